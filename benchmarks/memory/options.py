@@ -45,6 +45,8 @@ def options(model, folder):
         "offload": away,
         "offload of 4 layers": away + ["offload.num_layers=4"],
         "offload, full": away + ["train.recompute=full"],
+        "optimizer's state on disk": ["offload.optimizer=true", f"offload.dir={folder}"],
+        "half of it on disk": ["offload.optimizer=true", "offload.optimizer_fraction=0.5", f"offload.dir={folder}"],
     }
     return rows
 

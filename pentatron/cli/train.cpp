@@ -18,6 +18,7 @@
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/train_log.h"
+#include "pentatron/trainer/offload.h"
 #include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/train.h"
@@ -107,10 +108,12 @@ void tell_limits(trainer::Config config, const Ranks& ranks, bool dry_run) {
   const trainer::LocalRanks local = local_ranks(ranks);
   const std::optional<int64_t> free_bytes = trainer::free_bytes_of(config.device);
   const std::string choice = trainer::choose_recomputation(config, ranks.size, local, free_bytes);
+  const trainer::MemoryPlan plan = trainer::plan_memory(config, ranks.size, local);
   if (ranks.launch.rank == 0) {
-    std::string table = trainer::describe_limits(
-        config, trainer::plan_memory(config, ranks.size, local), free_bytes);
+    std::string table = trainer::describe_limits(config, plan, free_bytes);
     if (!choice.empty()) table += "\n" + choice;
+    if (const std::string disk = trainer::describe_disk(config, plan); !disk.empty())
+      table += "\n" + disk;
     if (dry_run) {
       fmt::print("{}\n", table);
       std::fflush(stdout); // before what follows on standard error
@@ -120,6 +123,7 @@ void tell_limits(trainer::Config config, const Ranks& ranks, bool dry_run) {
   }
   if (free_bytes && config.train.check_memory)
     trainer::require_memory(config, ranks.size, local, *free_bytes);
+  trainer::require_disk(config, plan);
 }
 
 /// The sections of a configuration, and how to read about their keys.

@@ -18,7 +18,8 @@ CoreAttentionOptions core_attention_options(const nn::Scope& scope, const Attent
       .dropout = options.dropout,
       .site = options.dropout_site,
       .head_offset =
-          planted("attention_dropout_by_local_head") ? 0 : tp.rank() * (options.heads / tp.size())};
+          planted("attention_dropout_by_local_head") ? 0 : tp.rank() * (options.heads / tp.size()),
+      .name = scope.prefix()};
   if (options.softmax == SoftmaxKind::kLearnable) {
     core.sinks = &scope.param(
         "sinks",

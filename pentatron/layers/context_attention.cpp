@@ -23,6 +23,7 @@ using Chunks = std::vector<nn::SampleChunk>;
 struct Block {
   int64_t query = 0, queries = 0, key = 0, keys = 0;
   std::vector<AttentionPair> pairs;
+  std::vector<AttentionPair> real_pairs = {}; ///< see AttentionInputs
 };
 
 /// Where each chunk begins in the whole samples, and among its rank's rows.
@@ -80,6 +81,7 @@ struct Call {
   bool drops = false;
   int64_t first_head = 0, heads = 0; ///< of this rank's query heads, those that it attends for
   int64_t key_size = 0, value_size = 0;
+  at::Tensor max_logits = {};             ///< of `heads`, see AttentionInputs
   std::optional<LatentKeys> latents = {}; ///< that travel in the place of keys and values
 
   /// Keys and values, from what travels.
@@ -133,6 +135,8 @@ class Blockwise {
       all_.push_back({sample, 0, whole_.sample_starts[i + 1] - whole_.sample_starts[i]});
     }
     if (call.drops) row_ids_ = parallel::rows_of_chunks(whole_.row_ids, whole_, own_);
+    if (call.max_logits.defined() && !whole_.real.empty())
+      real_documents_ = whole_.with_real_queries(documents_);
     straight_ = ring_ && sees_few();
   }
   const Chunks& own() const { return own_; }
@@ -207,7 +211,12 @@ class Blockwise {
   std::vector<Block> blocks(const Chunks& keys) const {
     if (group_.size() == 1) {
       const int64_t rows = whole_.tokens();
-      return {{.query = 0, .queries = rows, .key = 0, .keys = rows, .pairs = documents_}};
+      return {{.query = 0,
+               .queries = rows,
+               .key = 0,
+               .keys = rows,
+               .pairs = documents_,
+               .real_pairs = real_documents_}};
     }
     const std::vector<Place> queries = places_of(whole_, own_), sources = places_of(whole_, keys);
     std::vector<Block> result;
@@ -215,7 +224,10 @@ class Blockwise {
       for (size_t j = 0; j < keys.size(); ++j) {
         if (own_[i].sample != keys[j].sample) continue;
         Block block = block_of(queries[i], sources[j], documents_, options_);
-        if (!block.pairs.empty()) result.push_back(std::move(block));
+        if (block.pairs.empty()) continue;
+        if (!real_documents_.empty())
+          block.real_pairs = block_of(queries[i], sources[j], real_documents_, options_).pairs;
+        result.push_back(std::move(block));
       }
     }
     return result;
@@ -234,6 +246,9 @@ class Blockwise {
                                .row_ids = {},
                                .seed = seed_};
     if (row_ids_.defined()) in.row_ids = row_ids_.narrow(0, block.query, block.queries);
+    // A block of padding alone has no such pairs.
+    if (real_documents_.empty() || !block.real_pairs.empty()) in.max_logits = call_.max_logits;
+    in.real_pairs = block.real_pairs;
     return in;
   }
 
@@ -370,7 +385,7 @@ class Blockwise {
   bool ring_, straight_ = false;
   parallel::TokenSplit split_;
   CoreAttentionOptions options_;
-  std::vector<AttentionPair> documents_;
+  std::vector<AttentionPair> documents_, real_documents_;
   uint64_t seed_;
   Chunks own_, all_;
   at::Tensor row_ids_;
@@ -446,6 +461,9 @@ Call call_of(const at::Tensor& q, const CoreAttentionOptions& options,
             .drops = ctx.training && options.dropout > 0,
             .heads = q.size(1) / way.heads.size()};
   call.first_head = way.heads.rank() * call.heads;
+  const at::Tensor most =
+      ctx.max_logits(options.name, q.size(1), q.options().dtype(nn::acc_dtype(q.scalar_type())));
+  if (most.defined()) call.max_logits = most.narrow(0, call.first_head, call.heads);
   if (!planted("attention_dropout_by_exchanged_head")) call.options.head_offset += call.first_head;
   return call;
 }

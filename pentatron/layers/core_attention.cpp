@@ -22,6 +22,7 @@ struct Entry {
                                          const detail::AttentionResult&,
                                          const detail::OutputGradients&);
   bool lse_gradient;
+  bool (*knows_logits)(const detail::AttentionInputs&) = nullptr; ///< in its forward
 };
 
 template <const detail::VarlenKernel& (*kernel)()> constexpr Entry varlen_entry(const char* name) {
@@ -40,7 +41,8 @@ template <const detail::VarlenKernel& (*kernel)()> constexpr Entry varlen_entry(
 constexpr Entry kEntries[] = {
     varlen_entry<detail::flash_on_gpu>("gpu_flash"),
     varlen_entry<detail::efficient_on_gpu>("gpu_efficient"),
-    {"kernel", detail::kernel_accepts, detail::kernel_forward, detail::kernel_backward, true},
+    {"kernel", detail::kernel_accepts, detail::kernel_forward, detail::kernel_backward, true,
+     detail::kernel_knows_logits},
     {"flash", detail::flash_accepts, detail::flash_forward, detail::flash_backward, false},
     {"blocked", [](const detail::AttentionInputs&) { return true; }, detail::blocked_forward,
      detail::blocked_backward, true},
@@ -50,6 +52,12 @@ const Entry& choose(const detail::AttentionInputs& in) {
   const Entry* entry = kEntries;
   while (!entry->accepts(in)) ++entry;
   return *entry;
+}
+
+detail::AttentionResult run_forward(const Entry& entry, const detail::AttentionInputs& in) {
+  if (in.max_logits.defined() && (entry.knows_logits == nullptr || !entry.knows_logits(in)))
+    detail::raise_max_logits(in);
+  return entry.forward(in);
 }
 
 /// Throws if ranges overlap or do not lie in [0, size).
@@ -157,7 +165,7 @@ AttentionGradients make_gradients(const AttentionInputs& in) {
 }
 
 AttentionResult attention_forward(const AttentionInputs& in) {
-  return choose(in).forward(in);
+  return run_forward(choose(in), in);
 }
 
 AttentionGradients attention_backward(const AttentionInputs& in, const AttentionResult& saved,
@@ -183,11 +191,15 @@ AttentionOutputs core_attention(const AttentionOperands& x, std::span<const Atte
   AttentionOutputs outputs;
   {
     const nn::NoAutograd guard;
-    result = entry.forward(in);
+    in.max_logits = ctx.max_logits(options.name, in.q.size(1),
+                                   in.q.options().dtype(nn::acc_dtype(in.q.scalar_type())));
+    if (in.max_logits.defined() && !ctx.layout->real.empty())
+      in.real_pairs = ctx.layout->with_real_queries(in.pairs);
+    result = run_forward(entry, in);
     outputs = {result.out.view({result.out.size(0), -1}), result.lse.t()};
   }
   std::vector<at::Tensor> saved = {in.q, in.k, in.v, in.bias, in.row_ids, result.out, result.lse};
-  in.q = in.k = in.v = in.bias = in.row_ids = at::Tensor();
+  in.q = in.k = in.v = in.bias = in.row_ids = in.max_logits = at::Tensor();
   nn::record(
       "core_attention", {x.q, x.k, x.v, x.bias}, {outputs.out, outputs.lse}, std::move(saved),
       [in = std::move(in), &entry](auto&& grads, nn::Saved& kept) {

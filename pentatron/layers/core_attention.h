@@ -22,6 +22,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
@@ -49,6 +50,7 @@ struct CoreAttentionOptions {
   double dropout = 0;         ///< of attention probabilities, in training
   uint32_t site = 0;          ///< dropout site of this layer
   int64_t head_offset = 0;    ///< global number of head 0, for the dropout address
+  std::string name;           ///< of the module, in StepState::max_logits
 };
 
 struct AttentionOperands {

@@ -169,6 +169,19 @@ at::Tensor bias_block(const at::Tensor& bias, int64_t query, int64_t queries, in
   return bias.narrow(1, first, queries + keys - 1).unfold(1, keys, 1).flip(2);
 }
 
+void raise_max_logits(const AttentionInputs& in) {
+  AttentionInputs plain = in;
+  if (!in.real_pairs.empty()) plain.pairs = in.real_pairs;
+  plain.options.cap = 0;
+  plain.bias = at::Tensor();
+  for (const Block& block : blocks(plain)) {
+    if (block.queries == 0 || block.keys == 0) continue;
+    const Operands x(plain, block);
+    at::Tensor s = plain_scores(plain, block, x.q, x.k);
+    at::maximum_out(plain.max_logits, plain.max_logits, mask_(s, plain, block).amax({1, 2}));
+  }
+}
+
 AttentionResult blocked_forward(const AttentionInputs& in) {
   const int64_t n = in.q.size(1), g = in.k.size(1);
   AttentionResult result = make_result(in);

@@ -18,6 +18,10 @@ struct AttentionInputs {
   CoreAttentionOptions options;
   at::Tensor row_ids; // dropout addresses of queries; undefined: no dropout
   uint64_t seed = 0;
+  /// [n] in the accumulate type, raised to the largest logits (StepState::max_logits); undefined:
+  /// nobody wants them.
+  at::Tensor max_logits = {};
+  std::vector<AttentionPair> real_pairs = {}; ///< those of logits; empty: `pairs`
 
   int64_t span() const { return bias.defined() ? (bias.size(1) + 1) / 2 : 0; }
 };
@@ -57,7 +61,12 @@ AttentionResult attention_forward(const AttentionInputs& in);
 AttentionGradients attention_backward(const AttentionInputs& in, const AttentionResult& saved,
                                       const OutputGradients& d);
 
+/// Raises in.max_logits in a pass of its own, over blocks of queries.
+void raise_max_logits(const AttentionInputs& in);
+
 bool kernel_accepts(const AttentionInputs& in);
+/// Whether its forward raises in.max_logits.
+bool kernel_knows_logits(const AttentionInputs& in);
 AttentionResult kernel_forward(const AttentionInputs& in);
 AttentionGradients kernel_backward(const AttentionInputs& in, const AttentionResult& saved,
                                    const OutputGradients& d);

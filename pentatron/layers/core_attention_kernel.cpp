@@ -45,15 +45,21 @@ bool kernel_accepts(const AttentionInputs& in) {
          kernels::attention_supported(shape_of(in, {}));
 }
 
+bool kernel_knows_logits(const AttentionInputs& in) {
+  return in.options.softmax == SoftmaxKind::kVanilla && !in.bias.defined() && in.real_pairs.empty();
+}
+
 AttentionResult kernel_forward(const AttentionInputs& in) {
   const at::Tensor sinks = sink_logits(in.q, in.options);
   AttentionResult result = make_result(in);
-  kernels::attention_forward({.shape = shape_of(in, sinks),
-                              .q = heads(in.q),
-                              .k = heads(in.k),
-                              .v = heads(in.v),
-                              .out = heads(result.out),
-                              .lse = result.lse.data_ptr()});
+  kernels::attention_forward(
+      {.shape = shape_of(in, sinks),
+       .q = heads(in.q),
+       .k = heads(in.k),
+       .v = heads(in.v),
+       .out = heads(result.out),
+       .lse = result.lse.data_ptr(),
+       .max_logits = kernel_knows_logits(in) ? nn::data_or_null(in.max_logits) : nullptr});
   return result;
 }
 

@@ -47,7 +47,8 @@ CrossAttention::CrossAttention(const nn::Scope& scope, const CrossAttentionOptio
            .site = o.dropout_site,
            .head_offset = planted("cross_attention_dropout_by_local_head")
                               ? 0
-                              : tp.rank() * (o.heads / tp.size())};
+                              : tp.rank() * (o.heads / tp.size()),
+           .name = scope.prefix()};
 }
 
 CrossAttention::Memory CrossAttention::keys_and_values(const at::Tensor& memory,

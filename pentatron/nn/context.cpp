@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "pentatron/base/error.h"
@@ -100,6 +101,21 @@ std::vector<TokenRange> real_ranges(const at::Tensor& mask, int64_t batch, int64
 std::vector<kernels::AttentionPair> SequenceLayout::self_attention() const {
   PT_DCHECK(whole == nullptr);
   return pairs_of(*this, *this);
+}
+
+std::vector<kernels::AttentionPair>
+SequenceLayout::with_real_queries(std::vector<kernels::AttentionPair> pairs) const {
+  if (real.empty()) return pairs;
+  for (kernels::AttentionPair& pair : pairs) {
+    if (pair.query_size == 0) continue;
+    const size_t sample = sample_of(pair.query_begin);
+    const int64_t first = sample_starts[sample], last = pair.query_begin + pair.query_size;
+    const int64_t begin = std::clamp(first + real[sample].begin, pair.query_begin, last);
+    pair.query_size = std::clamp(first + real[sample].end, begin, last) - begin;
+    pair.offset -= begin - pair.query_begin;
+    pair.query_begin = begin;
+  }
+  return pairs;
 }
 
 std::vector<kernels::AttentionPair>
@@ -214,6 +230,14 @@ void ForwardContext::add_expert_counts(std::string_view layer, const at::Tensor&
   if (state == nullptr || !count_uses) return; // counted by the first pass
   at::Tensor& sum = state->expert_counts.try_emplace(std::string(layer)).first->second;
   sum = sum.defined() ? sum + counts : counts;
+}
+
+at::Tensor ForwardContext::max_logits(std::string_view module, int64_t heads,
+                                      const at::TensorOptions& options) const {
+  if (!wanted.max_logits || state == nullptr || !count_uses) return {}; // known by the first pass
+  at::Tensor& most = state->max_logits.try_emplace(std::string(module)).first->second;
+  if (!most.defined()) most = at::full({heads}, -std::numeric_limits<double>::infinity(), options);
+  return most;
 }
 
 void ForwardContext::add_hits(std::string_view term, int64_t count) const {

@@ -77,6 +77,9 @@ struct SequenceLayout {
   at::Tensor outer(const at::Tensor& per_token) const;
   /// What self-attention works on: the tokens of a document see its real ones.
   std::vector<kernels::AttentionPair> self_attention() const;
+  /// These pairs with the queries alone that are no padding.
+  std::vector<kernels::AttentionPair>
+  with_real_queries(std::vector<kernels::AttentionPair> pairs) const;
   /// What cross-attention works on: the tokens of a document see the real ones of the document with
   /// its number in `memory`. Without packing, a sample is a document. Throws ShapeError if the
   /// layouts do not have the same number of samples, and of documents in each.
@@ -143,6 +146,10 @@ struct StepState {
   /// By layer with experts: [E + 1] int64, how many real tokens of this rank chose each expert, and
   /// how many of these choices were dropped.
   std::map<std::string, at::Tensor, std::less<>> expert_counts;
+  /// With Wanted::max_logits, by attention module: [heads of this rank] in the accumulate type, the
+  /// largest scale * q k of a query that is no padding and a key that it sees, before cap, bias and
+  /// sinks; -inf: none.
+  std::map<std::string, at::Tensor, std::less<>> max_logits;
 };
 
 /// By layer with experts: the share of each expert [E] in the choices of a step, in fp64.
@@ -165,6 +172,7 @@ struct Wanted {
   at::Tensor logit_rows = {}; ///< [R] int64, tokens whose logits are wanted; undefined: all
   bool hidden = false;        ///< the hidden states behind the last norm
   bool scores = false;        ///< StepState::hits and predictions
+  bool max_logits = false;    ///< StepState::max_logits
   /// Tokens whose labels are scored: [R] int64 each, numbers of tokens and labels; a token may be
   /// there several times. Gives kTokenLogProbs and kTokenHits; undefined: none.
   at::Tensor scored_rows = {}, scored_labels = {};
@@ -208,6 +216,9 @@ struct ForwardContext {
   void add_loss(std::string_view term, double sum) const;
   /// Adds to StepState::expert_counts.
   void add_expert_counts(std::string_view layer, const at::Tensor& counts) const;
+  /// A module's entry of StepState::max_logits, to be raised in place; undefined: nobody wants it.
+  at::Tensor max_logits(std::string_view module, int64_t heads,
+                        const at::TensorOptions& options) const;
   void add_hits(std::string_view term, int64_t count) const;
   /// Of samples [B] where `counts` is true.
   void add_predictions(std::string_view term, const at::Tensor& predicted, const at::Tensor& labels,

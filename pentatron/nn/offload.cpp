@@ -1,24 +1,18 @@
 #include "pentatron/nn/offload.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "pentatron/base/error.h"
 #include "pentatron/base/io_thread.h"
+#include "pentatron/nn/block_file.h"
+#include "pentatron/nn/side_stream.h"
 
 namespace pentatron::nn {
 
@@ -120,66 +114,6 @@ class LayeredOffload : public Offload {
   std::shared_ptr<Layer> layer_;
   std::vector<const c10::StorageImpl*> staying_;
   std::map<const c10::StorageImpl*, Copied> copied_;
-};
-
-/// A file that is gone when it is closed; places of blocks are used again.
-class BlockFile {
- public:
-  explicit BlockFile(const std::filesystem::path& folder) : folder_(folder) {
-    std::error_code ignored;
-    std::filesystem::create_directories(folder, ignored);
-    file_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (file_ < 0) { // a file system without it
-      std::string name = (folder / "pentatron-offload-XXXXXX").string();
-      file_ = ::mkostemp(name.data(), O_CLOEXEC);
-      if (file_ >= 0) ::unlink(name.c_str());
-    }
-    if (file_ < 0) fail("write to");
-  }
-  ~BlockFile() { ::close(file_); }
-  BlockFile(const BlockFile&) = delete;
-
-  int64_t take(size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    std::vector<int64_t>& free = free_[bytes];
-    if (free.empty()) return std::exchange(end_, end_ + static_cast<int64_t>(bytes));
-    const int64_t offset = free.back();
-    free.pop_back();
-    return offset;
-  }
-  void give_back(size_t bytes, int64_t offset) {
-    const std::lock_guard lock(mutex_);
-    free_[bytes].push_back(offset);
-  }
-  void write(const void* data, size_t bytes, int64_t offset) const {
-    move(static_cast<char*>(const_cast<void*>(data)), bytes, offset, "write to", ::pwrite);
-  }
-  void read(void* data, size_t bytes, int64_t offset) const {
-    move(static_cast<char*>(data), bytes, offset, "read from", ::pread);
-  }
-
- private:
-  template <class Call>
-  void move(char* data, size_t bytes, int64_t offset, const char* what, Call call) const {
-    while (bytes > 0) {
-      const ssize_t n = call(file_, data, std::min<size_t>(bytes, size_t{1} << 30), offset);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) fail(what);
-      data += n;
-      bytes -= static_cast<size_t>(n);
-      offset += n;
-    }
-  }
-  [[noreturn]] void fail(const char* what) const {
-    raise<Error>("cannot {} offload.dir={}: {}\n  try: offload.dir=/path/with/space", what,
-                 folder_.string(), std::strerror(errno));
-  }
-
-  std::filesystem::path folder_;
-  int file_ = -1;
-  std::mutex mutex_;
-  std::map<size_t, std::vector<int64_t>> free_; // by size
-  int64_t end_ = 0;
 };
 
 /// Threads that write and read, and what they tell the rank.
@@ -299,18 +233,18 @@ class HostOffload final : public LayeredOffload {
         : owner_(owner), device_(device), left_(device.type()) {
       const at::Tensor source = bytes_of(storage, device);
       host_ = at::empty(source.sizes(), at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-      owner_.after_computing([&] { host_.copy_(source, /*non_blocking=*/true); }, left_);
+      owner_.stream_->after_computing([&] { host_.copy_(source, /*non_blocking=*/true); }, left_);
     }
     bool has_left() const { return left_.query(); }
     void fetch() override {
       if (here_.defined()) return;
       here_ = at::empty(host_.sizes(), at::TensorOptions().dtype(at::kByte).device(device_));
       back_.emplace(device_.type());
-      owner_.after_computing([&] { here_.copy_(host_, /*non_blocking=*/true); }, *back_);
+      owner_.stream_->after_computing([&] { here_.copy_(host_, /*non_blocking=*/true); }, *back_);
     }
     c10::Storage storage() override {
       fetch();
-      back_->block(owner_.computing(device_));
+      back_->block(owner_.stream_->computing());
       return here_.storage();
     }
 
@@ -328,9 +262,7 @@ class HostOffload final : public LayeredOffload {
 
  protected:
   std::shared_ptr<Stored> copy(const c10::Storage& storage, at::Device device) override {
-    if (!stream_)
-      stream_ = c10::impl::VirtualGuardImpl(device.type())
-                    .getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+    if (!stream_) stream_.emplace(device);
     auto stored = std::make_shared<InHost>(*this, storage, device);
     leaving_.emplace_back(storage, stored);
     return stored;
@@ -342,20 +274,7 @@ class HostOffload final : public LayeredOffload {
 
  private:
   friend class InHost;
-  c10::Stream computing(at::Device device) const {
-    return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  }
-  /// Runs `fn` in the stream for copies, behind what has been computed so far.
-  template <class Fn> void after_computing(Fn&& fn, c10::Event& ended) {
-    c10::Event computed(stream_->device_type());
-    computed.record(computing(stream_->device()));
-    computed.block(*stream_);
-    const c10::StreamGuard guard(*stream_);
-    fn();
-    ended.record(*stream_);
-  }
-
-  std::optional<c10::Stream> stream_;
+  std::optional<SideStream> stream_;
   std::vector<std::pair<c10::Storage, std::shared_ptr<InHost>>> leaving_;
 };
 

@@ -21,14 +21,13 @@ namespace {
 constexpr int64_t kGap = 64; // stores begin parameters at multiples of this
 /// Where a rule works on whole parameters: so many elements at once, which bounds what an update
 /// needs beside the state; tensor ranks share the matrices among them.
-constexpr int64_t kBatch = int64_t{1} << 24;
+constexpr int64_t kBatch = AwayState::kWholePart;
 /// Elements whose narrow state is widened at once.
 constexpr int64_t kWidened = int64_t{1} << 18;
 
-at::Tensor flat_like(const at::Tensor& values, at::ScalarType dtype, bool zero) {
+at::Tensor flat_like(const at::Tensor& values, at::ScalarType dtype) {
   const nn::MemoryScope scope(nn::MemoryCategory::kOptimizer);
-  const auto options = values.options().dtype(dtype);
-  return zero ? at::zeros(values.sizes(), options) : at::empty(values.sizes(), options);
+  return at::zeros(values.sizes(), values.options().dtype(dtype));
 }
 
 /// Calls `visit` for what pieces have of [begin, begin + size), counted from begin.
@@ -116,15 +115,15 @@ std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards) {
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shards,
-                     comm::Group world)
-    : config_(config) {
+                     comm::Group world, AwayState away)
+    : config_(config), away_(std::move(away)) {
   for (nn::Shard& shard : shards) {
     if (shard.pieces.empty()) continue;
     if (!shard.trainable()) {
       if (!planted("frozen_parameters_decayed")) continue;
       shard.gradients = at::zeros_like(shard.values);
     }
-    make_state(std::move(shard));
+    add_shard(std::move(shard));
   }
   adopt_values();
   if (is_scaled(state_dtype(config_.exp_avg_dtype, at::kFloat)) ||
@@ -132,17 +131,58 @@ Optimizer::Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shard
     bounds_ = next_bounds_ = StateBounds(scaled_names(), std::move(world));
 }
 
-void Optimizer::make_state(nn::Shard shard) {
+/// Cuts a shard at about `size` elements: where a parameter begins if rules need them whole.
+static std::pair<nn::Shard, nn::Shard> cut(const nn::Shard& shard, int64_t size, bool whole) {
+  const int64_t n = shard.values.numel();
+  int64_t at = std::min(n, (size + kGap - 1) / kGap * kGap);
+  if (whole) {
+    const auto next = std::ranges::lower_bound(shard.pieces, size, {}, &nn::Piece::begin);
+    at = next == shard.pieces.end() ? n : next->begin;
+  }
+  std::pair<nn::Shard, nn::Shard> both{shard, shard};
+  const auto take = [&](nn::Shard& part, int64_t begin, int64_t end) {
+    part.values = shard.values.narrow(0, begin, end - begin);
+    part.gradients = shard.gradients.narrow(0, begin, end - begin);
+    part.pieces.clear();
+    for (const nn::Piece& piece : shard.pieces) {
+      const int64_t first = std::max(begin, piece.begin),
+                    last = std::min(end, piece.begin + piece.size);
+      if (first < last || (piece.size == 0 && piece.begin >= begin && piece.begin < end))
+        part.pieces.push_back({piece.param, piece.param_begin + first - piece.begin, first - begin,
+                               std::max<int64_t>(0, last - first)});
+    }
+  };
+  take(both.first, 0, at);
+  take(both.second, at, n);
+  return both;
+}
+
+void Optimizer::add_shard(nn::Shard shard) {
+  if (away_.store == nullptr || away_.fraction >= 1)
+    return make_state(std::move(shard), away_.store != nullptr);
+  const Rule& rule = rule_of(*shard.pieces.front().param);
+  const auto size =
+      static_cast<int64_t>(away_.fraction * static_cast<double>(shard.values.numel()));
+  auto [gone, stays] = cut(shard, size, rule.needs_whole());
+  if (!gone.pieces.empty()) make_state(std::move(gone), true);
+  if (!stays.pieces.empty()) make_state(std::move(stays), false);
+}
+
+at::Tensor Optimizer::vector_like(const at::Tensor& values, at::ScalarType dtype, bool away) const {
+  return away ? away_.store->add(values.numel(), dtype) : flat_like(values, dtype);
+}
+
+void Optimizer::make_state(nn::Shard shard, bool away) {
   State& state = states_.emplace_back();
+  state.away = away;
   state.rule = &rule_of(*shard.pieces.front().param);
   const at::Tensor& values = shard.values;
   const at::ScalarType acc = nn::acc_dtype(values.scalar_type());
   if (keeps_remainder(config_, values.scalar_type()))
-    state.remainder = flat_like(values, at::kShort, /*zero=*/true);
+    state.remainder = vector_like(values, at::kShort, away);
   else
-    state.shard.master =
-        values.scalar_type() == acc ? values : flat_like(values, acc, /*zero=*/false);
-  if (averages()) state.average = flat_like(values, acc, /*zero=*/true);
+    state.shard.master = values.scalar_type() == acc ? values : vector_like(values, acc, away);
+  if (averages()) state.average = vector_like(values, acc, away);
   state.shard.shard = std::move(shard);
   for (const RuleState& kept : state.rule->state(acc)) {
     if (kept.extent != RuleState::Extent::kElements) {
@@ -150,7 +190,7 @@ void Optimizer::make_state(nn::Shard shard) {
       continue;
     }
     state.kept.push_back(kept);
-    state.shard.state.push_back(flat_like(state.shard.shard.values, kept.dtype, /*zero=*/true));
+    state.shard.state.push_back(vector_like(state.shard.shard.values, kept.dtype, away));
   }
   state.runs = runs_of(state);
 }
@@ -269,18 +309,39 @@ void Optimizer::adopt_values() {
   }
 }
 
-void Optimizer::step(double lr, double weight_decay, double grad_scale) {
+void Optimizer::step(double lr, double weight_decay, double grad_scale,
+                     const ScaledRanges& scaled) {
   ++steps_;
+  scaled_ = &scaled;
   if (!bounds_.empty()) next_bounds_ = grown(weight_decay, grad_scale);
-  for (const State& state : states_) {
-    for (const Run& run : state.runs)
-      step(state, run,
-           {.lr = lr * run.factors.lr,
-            .weight_decay = weight_decay * run.factors.decay,
-            .grad_scale = grad_scale,
-            .step = steps_ - run.first_step});
-  }
+  step_all([&](const Run& run) {
+    return Hyperparameters{.lr = lr * run.factors.lr,
+                           .weight_decay = weight_decay * run.factors.decay,
+                           .grad_scale = grad_scale,
+                           .step = steps_ - run.first_step};
+  });
   bounds_ = next_bounds_;
+  scaled_ = nullptr;
+}
+
+void Optimizer::scale(const ShardState& part, const Run& run, int64_t begin) const {
+  if (scaled_->empty()) return;
+  const int64_t size = part.master.numel();
+  for (const nn::Piece& piece : run.pieces) {
+    const auto found = scaled_->find(piece.param);
+    if (found == scaled_->end()) continue;
+    const int64_t shift = piece.begin - piece.param_begin - begin; // of the tensor's elements
+    const int64_t low = std::max<int64_t>(0, piece.begin - begin),
+                  high = std::min(size, piece.begin + piece.size - begin);
+    for (const ScaledRange& range : found->second) {
+      const int64_t from = std::max(low, range.range.begin + shift),
+                    to = std::min(high, range.range.begin + range.range.size + shift);
+      if (from >= to) continue;
+      part.master.narrow(0, from, to - from).mul_(range.factor);
+      if (part.has_copy())
+        part.shard.values.narrow(0, from, to - from).copy_(part.master.narrow(0, from, to - from));
+    }
+  }
 }
 
 at::Tensor Optimizer::widen(const State& state, const Run& run, size_t kept, int64_t begin,
@@ -313,34 +374,110 @@ void Optimizer::narrow(const State& state, const Run& run, size_t kept, int64_t 
       });
 }
 
-void Optimizer::step(const State& state, const Run& run, const Hyperparameters& how) const {
+std::vector<Optimizer::Part> Optimizer::parts() const {
+  std::vector<Part> parts;
+  for (const State& state : states_)
+    for (const Run& run : state.runs) {
+      const bool cuts = state.away && !state.rule->needs_whole();
+      const int64_t most = cuts ? away_.part : run.range.size;
+      for (int64_t begin = 0; begin < run.range.size; begin += most)
+        parts.push_back({&state, &run, begin, std::min(most, run.range.size - begin)});
+    }
+  return parts;
+}
+
+Optimizer::Stored Optimizer::stored(const Part& part) const {
+  const auto view = [&](const at::Tensor& flat) {
+    return flat.defined() ? flat.narrow(0, part.run->range.begin + part.begin, part.size) : flat;
+  };
+  const State& state = *part.state;
+  Stored stored{view(state.shard.master), view(state.remainder), view(state.average), {}};
+  for (const at::Tensor& flat : state.shard.state) stored.state.push_back(view(flat));
+  return stored;
+}
+
+std::vector<at::Tensor*> Optimizer::own_vectors(const State& state, Stored& stored) {
+  std::vector<at::Tensor*> own;
+  if (stored.master.defined() && !state.shard.master.is_same(state.shard.shard.values))
+    own.push_back(&stored.master);
+  if (stored.remainder.defined()) own.push_back(&stored.remainder);
+  if (stored.average.defined()) own.push_back(&stored.average);
+  for (at::Tensor& vector : stored.state) own.push_back(&vector);
+  return own;
+}
+
+/// Of parts that are away, one is read while the one before is updated, and the one before that is
+/// written.
+void Optimizer::step_all(const std::function<Hyperparameters(const Run&)>& how) const {
+  const std::vector<Part> all = parts();
+  size_t next = 0; // that is to be read
+  std::shared_ptr<nn::StateStore::Part> coming, leaving;
+  const auto bring = [&] {
+    while (next < all.size() && !all[next].state->away) ++next;
+    coming = nullptr;
+    if (next == all.size()) return;
+    Stored views = stored(all[next]);
+    std::vector<at::Tensor> pieces;
+    for (const at::Tensor* view : own_vectors(*all[next].state, views)) pieces.push_back(*view);
+    coming = away_.store->bring(pieces);
+    ++next;
+  };
+  bring();
+  for (const Part& part : all) {
+    Stored here = stored(part);
+    if (!part.state->away) {
+      step(part, how(*part.run), here);
+      continue;
+    }
+    const std::shared_ptr<nn::StateStore::Part> moving = coming;
+    moving->arrive();
+    size_t i = 0;
+    for (at::Tensor* vector : own_vectors(*part.state, here)) *vector = moving->buffers()[i++];
+    bring();
+    step(part, how(*part.run), here);
+    moving->leave();
+    if (leaving != nullptr) leaving->settle();
+    leaving = moving;
+  }
+  if (leaving != nullptr) leaving->settle();
+}
+
+void Optimizer::step(const Part& part, const Hyperparameters& how, const Stored& stored) const {
+  const State& state = *part.state;
   const at::ScalarType acc = nn::acc_dtype(state.shard.shard.values.scalar_type());
   const bool in_parts =
       state.average.defined() || state.remainder.defined() ||
       std::ranges::any_of(state.kept, [&](const RuleState& kept) { return kept.dtype != acc; });
-  const int64_t most = in_parts && !state.rule->needs_whole() ? kWidened : run.range.size;
-  for (int64_t begin = 0; begin < run.range.size; begin += most)
-    step_part(state, run, how, begin, std::min(most, run.range.size - begin));
+  const int64_t most = in_parts && !state.rule->needs_whole() ? kWidened : part.size;
+  for (int64_t begin = 0; begin < part.size; begin += most) {
+    const int64_t size = std::min(most, part.size - begin);
+    const auto view = [&](const at::Tensor& flat) {
+      return flat.defined() ? flat.narrow(0, begin, size) : flat;
+    };
+    Stored some{view(stored.master), view(stored.remainder), view(stored.average), {}};
+    for (const at::Tensor& flat : stored.state) some.state.push_back(view(flat));
+    step_part({&state, part.run, part.begin + begin, size}, how, some);
+  }
 }
 
-void Optimizer::step_part(const State& state, const Run& run, const Hyperparameters& how,
-                          int64_t begin, int64_t size) const {
-  const ShardState& all = state.shard;
+void Optimizer::step_part(const Part& p, const Hyperparameters& how, const Stored& stored) const {
+  const State& state = *p.state;
+  const Run& run = *p.run;
+  const nn::Shard& shard = state.shard.shard;
   const bool whole = state.rule->needs_whole();
   const auto part = [&](const at::Tensor& flat) {
-    return flat.narrow(0, run.range.begin + begin, size);
+    return flat.narrow(0, run.range.begin + p.begin, p.size);
   };
-  ShardState own{.shard = {.values = part(all.shard.values),
-                           .gradients = part(all.shard.gradients),
+  ShardState own{.shard = {.values = part(shard.values),
+                           .gradients = part(shard.gradients),
                            .pieces = whole ? run.pieces : std::vector<nn::Piece>{},
-                           .replicas = all.shard.replicas,
-                           .tensor = all.shard.tensor},
-                 .master = state.remainder.defined()
-                               ? joined(part(all.shard.values), part(state.remainder))
-                               : part(all.master),
+                           .replicas = shard.replicas,
+                           .tensor = shard.tensor},
+                 .master = stored.remainder.defined() ? joined(part(shard.values), stored.remainder)
+                                                      : stored.master,
                  .state = {}};
   for (size_t i = 0; i < state.kept.size(); ++i)
-    own.state.push_back(widen(state, run, i, begin, part(all.state[i])));
+    own.state.push_back(widen(state, run, i, p.begin, stored.state[i]));
   for (const nn::Piece& piece : own.shard.pieces) {
     const auto found = state.reduced.find(piece.param);
     if (found == state.reduced.end()) continue;
@@ -353,11 +490,12 @@ void Optimizer::step_part(const State& state, const Run& run, const Hyperparamet
     }
   }
   state.rule->step(own, how);
+  scale(own, run, p.begin);
   for (size_t i = 0; i < state.kept.size(); ++i)
-    if (!own.state[i].is_alias_of(all.state[i]))
-      narrow(state, run, i, begin, part(all.state[i]), own.state[i]);
-  if (state.remainder.defined()) split_master(own.master, own.shard.values, part(state.remainder));
-  if (state.average.defined()) part(state.average).lerp_(own.master, 1 - config_.ema_decay);
+    if (!own.state[i].is_alias_of(stored.state[i]))
+      narrow(state, run, i, p.begin, stored.state[i], own.state[i]);
+  if (stored.remainder.defined()) split_master(own.master, own.shard.values, stored.remainder);
+  if (stored.average.defined()) stored.average.lerp_(own.master, 1 - config_.ema_decay);
 }
 
 void Optimizer::swap_average() {

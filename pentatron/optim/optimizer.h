@@ -16,6 +16,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/nn/param_store.h"
+#include "pentatron/nn/state_store.h"
 #include "pentatron/optim/narrow_state.h"
 #include "pentatron/optim/optimizer_config.h"
 #include "pentatron/optim/param_group.h"
@@ -35,14 +36,36 @@ bool has_nonfinite_copies(const std::vector<nn::Shard>& shards, bool all = false
 /// Name of the first parameter whose gradient holds a NaN or infinity, or empty.
 std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards);
 
+/// Elements of a rank's tensor, flattened, that are multiplied by a factor after their update.
+struct ScaledRange {
+  nn::FlatRange range;
+  double factor = 1;
+};
+using ScaledRanges = std::map<const nn::Param*, std::vector<ScaledRange>>;
+
 /// In checkpoints, the running mean of a parameter's weights: "<parameter>/ema".
 inline constexpr const char* kAverage = "ema";
+
+/// State that is kept out of memory between the steps: of the first elements of each shard, up to
+/// this fraction of them. Of states of rows and columns, and of weights that are master weights
+/// themselves, all stay.
+struct AwayState {
+  std::shared_ptr<nn::StateStore> store; ///< null: everything stays
+  double fraction = 1;
+  int64_t part = kPart; ///< elements of a part
+  /// Elements of a part, of which up to three are in memory at once. Where a rule works on whole
+  /// parameters, a part has parameters until it has so many elements; tensor ranks share the
+  /// matrices among them.
+  static constexpr int64_t kPart = int64_t{1} << 18;
+  static constexpr int64_t kWholePart = int64_t{1} << 24;
+};
 
 class Optimizer {
  public:
   /// Updates what the trainable ones of `shards` refer to, each by its family's rule. Collective
   /// over `world`, the ranks of the run.
-  Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shards, comm::Group world = {});
+  Optimizer(const OptimizerConfig& config, std::vector<nn::Shard> shards, comm::Group world = {},
+            AwayState away = {});
   Optimizer(const Optimizer&) = delete;
 
   /// Values may have changed behind the optimizer's back (initialisation, loading): takes them as
@@ -51,7 +74,8 @@ class Optimizer {
 
   /// `grad_scale` multiplies every gradient: the clip coefficient. Collective over the tensor
   /// ranks, and over the world where states have scales.
-  void step(double lr, double weight_decay, double grad_scale);
+  /// `scaled`: master weights to be multiplied behind the update, before the running mean.
+  void step(double lr, double weight_decay, double grad_scale, const ScaledRanges& scaled = {});
 
   int64_t steps() const { return steps_; }
   /// By name: the steps that had been made when a parameter was first trained, where that is not 0.
@@ -96,8 +120,25 @@ class Optimizer {
     at::Tensor average;          // of the weights; undefined: none
     std::map<const nn::Param*, std::vector<Reduced>> reduced;
     std::vector<Run> runs;
+    bool away = false; // vectors of its own are those of away_.store
   };
-  void make_state(nn::Shard shard);
+  struct Part { // of a run, updated at once
+    const State* state = nullptr;
+    const Run* run = nullptr;
+    int64_t begin = 0, size = 0; // from run->range.begin
+  };
+  /// What the state has of a part: views of its vectors, or buffers.
+  struct Stored {
+    at::Tensor master, remainder, average;
+    std::vector<at::Tensor> state;
+  };
+  void add_shard(nn::Shard shard);
+  void make_state(nn::Shard shard, bool away);
+  at::Tensor vector_like(const at::Tensor& values, at::ScalarType dtype, bool away) const;
+  std::vector<Part> parts() const;
+  Stored stored(const Part& part) const;
+  /// Those that are not the model's values.
+  static std::vector<at::Tensor*> own_vectors(const State& state, Stored& stored);
   void make_reduced(State& state, const RuleState& what) const;
   std::vector<std::string> scaled_names() const;
   /// The bounds after a step; keeps those before it.
@@ -108,15 +149,19 @@ class Optimizer {
   void narrow(const State& state, const Run& run, size_t kept, int64_t begin,
               const at::Tensor& stored, const at::Tensor& value) const;
   std::vector<Run> runs_of(const State& state) const;
-  void step(const State& state, const Run& run, const Hyperparameters& how) const;
-  void step_part(const State& state, const Run& run, const Hyperparameters& how, int64_t begin,
-                 int64_t size) const;
+  void step_all(const std::function<Hyperparameters(const Run&)>& how) const;
+  void step(const Part& part, const Hyperparameters& how, const Stored& stored) const;
+  void step_part(const Part& part, const Hyperparameters& how, const Stored& stored) const;
+  /// Multiplies what of scaled_ lies in a part of a run that begins at `begin`.
+  void scale(const ShardState& part, const Run& run, int64_t begin) const;
   const Rule& rule_of(const nn::Param& param);
 
   OptimizerConfig config_;
+  AwayState away_;
   std::map<std::string, std::unique_ptr<Rule>> rules_; // by nn::Param::rule
   std::deque<State> states_;
-  StateBounds bounds_, next_bounds_; // before and after the step at hand
+  const ScaledRanges* scaled_ = nullptr; // of the step at hand
+  StateBounds bounds_, next_bounds_;     // before and after the step at hand
   int64_t steps_ = 0;
   bool swapped_ = false;
   FirstSteps first_steps_;

@@ -67,6 +67,20 @@ void OptimizerConfig::check_scaled(config::Violations& violations, std::string_v
                  fmt::format("{}=bf16", key));
 }
 
+void OptimizerConfig::check_clip(config::Violations& violations, std::string_view path) const {
+  if (qk_clip) return;
+  const OptimizerConfig usual;
+  const auto idle = [&](const char* key, double value, double standard) {
+    if (value == standard) return;
+    violations.add(config::join(path, key),
+                   fmt::format("{}={} has no effect without {}=true", config::join(path, key),
+                               value, config::join(path, "qk_clip")),
+                   fmt::format("{}={}", config::join(path, key), standard));
+  };
+  idle("qk_clip_threshold", qk_clip_threshold, usual.qk_clip_threshold);
+  idle("qk_clip_alpha", qk_clip_alpha, usual.qk_clip_alpha);
+}
+
 void OptimizerConfig::validate(config::Violations& violations, std::string_view path) const {
   if (sgd_nesterov && sgd_momentum == 0) {
     const std::string key = config::join(path, "sgd_nesterov");
@@ -77,6 +91,7 @@ void OptimizerConfig::validate(config::Violations& violations, std::string_view 
   }
   check_decay(violations, path);
   check_scaled(violations, path);
+  check_clip(violations, path);
   if (optimizer == OptimizerKind::kAdaptiveMuon && muon_tp_mode == MuonTensorMode::kBlockwise) {
     const std::string key = config::join(path, "muon_tp_mode");
     violations.add(key,

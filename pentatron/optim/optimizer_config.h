@@ -110,6 +110,9 @@ struct OptimizerConfig {
   std::vector<std::string> param_groups;
   double clip_grad = 1.0;
   double grad_norm_skip_threshold = 0;
+  bool qk_clip = false;
+  double qk_clip_threshold = 100;
+  double qk_clip_alpha = 0.5;
 
   static constexpr auto fields() {
     using C = OptimizerConfig;
@@ -244,12 +247,24 @@ struct OptimizerConfig {
             .non_negative(),
         field("grad_norm_skip_threshold", &C::grad_norm_skip_threshold,
               "skip the update of a step whose gradient norm is larger than this; 0: never")
-            .non_negative()};
+            .non_negative(),
+        field("qk_clip", &C::qk_clip,
+              "after each update, make the query and key projections of attention heads smaller "
+              "whose largest logit in the step was above qk_clip_threshold"),
+        field("qk_clip_threshold", &C::qk_clip_threshold,
+              "qk_clip: largest attention logit (scaled product of a query and a key) of a head")
+            .positive(),
+        field("qk_clip_alpha", &C::qk_clip_alpha,
+              "qk_clip: queries are multiplied by (threshold / logit)^qk_clip_alpha, keys by "
+              "(threshold / logit)^(1 - qk_clip_alpha)")
+            .min(0)
+            .max(1)};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 
  private:
   void check_decay(config::Violations& violations, std::string_view path) const;
+  void check_clip(config::Violations& violations, std::string_view path) const;
   void check_scaled(config::Violations& violations, std::string_view path) const;
 };
 

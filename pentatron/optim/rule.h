@@ -91,5 +91,7 @@ at::ScalarType state_dtype(StateDtype dtype, at::ScalarType acc);
 /// `dtype` is of lower precision, and the running mean of the weights.
 double state_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype,
                    const nn::Coordinates& where = {});
+/// Of these, the bytes that are kept in vectors of the elements: what AwayState moves.
+double vector_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype);
 
 } // namespace pentatron::optim

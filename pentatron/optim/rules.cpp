@@ -97,16 +97,27 @@ at::ScalarType state_dtype(StateDtype dtype, at::ScalarType acc) {
   return acc;
 }
 
-double state_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype,
-                   const nn::Coordinates& where) {
+double vector_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec,
+                    at::ScalarType dtype) {
   const at::ScalarType acc = nn::acc_dtype(dtype);
   const auto wide = static_cast<double>(c10::elementSize(acc));
   double bytes = acc == dtype ? 0 : wide;
   if (keeps_remainder(config, dtype)) bytes = 2;
   if (config.ema_decay > 0) bytes += wide;
   for (const RuleState& state : make_rule(config, rule_name(config, spec))->state(acc))
-    bytes +=
-        static_cast<double>(c10::elementSize(state.dtype)) * share_of(state.extent, spec, where);
+    if (state.extent == RuleState::Extent::kElements)
+      bytes += static_cast<double>(c10::elementSize(state.dtype));
+  return bytes;
+}
+
+double state_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype,
+                   const nn::Coordinates& where) {
+  double bytes = vector_bytes(config, spec, dtype);
+  const at::ScalarType acc = nn::acc_dtype(dtype);
+  for (const RuleState& state : make_rule(config, rule_name(config, spec))->state(acc))
+    if (state.extent != RuleState::Extent::kElements)
+      bytes +=
+          static_cast<double>(c10::elementSize(state.dtype)) * share_of(state.extent, spec, where);
   return bytes;
 }
 

@@ -20,7 +20,9 @@
 #include "pentatron/trainer/families.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/hardware.h"
+#include "pentatron/trainer/offload.h"
 #include "pentatron/trainer/precision.h"
+#include "pentatron/trainer/qk_clip.h"
 #include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/run_samples.h"
 #include "pentatron/trainer/runtime.h"
@@ -141,37 +143,6 @@ void check_padding(const Config& config, config::Violations& violations) {
                              "samples have no padding",
                              config::to_string(type)),
                  "train.remove_padding=false");
-}
-
-/// Where activations go, if they do.
-void check_offload(const Config& config, config::Violations& violations) {
-  const OffloadConfig& offload = config.offload;
-  if (!offload.activations) {
-    if (offload.num_layers > 0)
-      violations.add("offload.num_layers",
-                     fmt::format("offload.num_layers={} has no effect without "
-                                 "offload.activations=true",
-                                 offload.num_layers),
-                     "offload.num_layers=0");
-    if (!offload.dir.empty())
-      violations.add(
-          "offload.dir",
-          fmt::format("offload.dir={} has no effect without offload.activations=true", offload.dir),
-          "offload.dir=\"\"");
-    return;
-  }
-  const bool cpu = config.device == DeviceKind::kCpu ||
-                   (config.device == DeviceKind::kAuto && choose_device(config.device).is_cpu());
-  if (cpu && offload.dir.empty())
-    violations.add("offload.dir",
-                   "offload.activations=true needs a folder for the files of ranks on CPUs",
-                   "offload.dir=/var/tmp");
-  if (!cpu && !offload.dir.empty())
-    violations.add("offload.dir",
-                   fmt::format("offload.dir={} has no effect on ranks on GPUs, whose activations "
-                               "move to host memory",
-                               offload.dir),
-                   "offload.dir=\"\"");
 }
 
 void check_best_metric(const Config& config, config::Violations& violations) {
@@ -407,6 +378,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   }
   check_freeze(train, model, violations);
   check_adapters(*this, violations);
+  check_qk_clip(*this, violations);
   check_precision(*this, violations);
   check_param_groups(optimizer.param_groups, model, violations);
   const optim::TrainLength length = train_length(train);

@@ -333,7 +333,8 @@ struct Config {
             .on_resume(OnResume::kIgnored),
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
         field("eval", &C::eval, "scores on tasks").on_resume(OnResume::kIgnored),
-        field("offload", &C::offload, "activations that leave memory until backward needs them")
+        field("offload", &C::offload,
+              "activations and optimizer state that leave memory until they are needed")
             .on_resume(OnResume::kIgnored),
         field("profiling", &C::profiling, "performance traces"),
         field("mixed_precision", &C::mixed_precision, "low precision in products, loss scale"),

@@ -32,6 +32,7 @@ struct LoggerConfig {
   bool tensorboard = true;
   bool plot = true;
   int64_t dead_expert_steps = 100;
+  bool log_max_attention_logit = false;
   std::vector<std::string> sample_prompts;
   int64_t sample_interval = 0;
   int64_t sample_tokens = 100;
@@ -66,6 +67,9 @@ struct LoggerConfig {
               "warn when an expert had no token in so many iterations; 0: never")
             .non_negative()
             .unit("iterations"),
+        field("log_max_attention_logit", &C::log_max_attention_logit,
+              "log the largest attention logit of each step (scaled product of a query and a key); "
+              "always with optimizer.qk_clip=true"),
         field("sample_prompts", &C::sample_prompts,
               "texts that the model continues during the run, on the console and in samples.jsonl "
               "of logger.dir; \"\": the beginning of a document; a JSON object: an example as "

@@ -9,6 +9,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/models/model.h"
+#include "pentatron/optim/optimizer.h"
 #include "pentatron/optim/rule.h"
 #include "pentatron/parallel/context/zigzag.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
@@ -49,10 +50,16 @@ Types types_of(Precision precision) {
 /// Elements of parameters, and bytes that the optimizer keeps of them.
 struct Elements {
   double count = 0, state = 0;
+  double vectors = 0; ///< bytes that offload.optimizer can move; of these
+  double whole = 0;   ///< by rules that need whole parameters
+  double whole_count = 0;
 
   void add(const Elements& more, double times) {
     count += times * more.count;
     state += times * more.state;
+    vectors += times * more.vectors;
+    whole += times * more.whole;
+    whole_count += times * more.whole_count;
   }
 };
 
@@ -86,9 +93,15 @@ nn::Coordinates coordinates_of(const parallelize::ParallelConfig& parallel) {
 Elements local_elements(const nn::Param& param, const nn::Coordinates& where, const Config& run) {
   double count = 1;
   for (const int64_t n : nn::local_shape(param.spec(), where)) count *= static_cast<double>(n);
+  const at::ScalarType dtype = types_of(run.dtype).dtype;
+  const double vectors = count * optim::vector_bytes(run.optimizer, param.spec(), dtype);
+  const bool whole =
+      optim::make_rule(run.optimizer, optim::rule_name(run.optimizer, param.spec()))->needs_whole();
   return {.count = count,
-          .state = count * optim::state_bytes(run.optimizer, param.spec(),
-                                              types_of(run.dtype).dtype, where)};
+          .state = count * optim::state_bytes(run.optimizer, param.spec(), dtype, where),
+          .vectors = vectors,
+          .whole = whole ? vectors : 0,
+          .whole_count = whole ? count : 0};
 }
 
 /// Tokens of train.seq_length that the rank with most of them has of a sample.
@@ -312,7 +325,17 @@ class Planner {
     const Frozen& own8 = frozen_[static_cast<size_t>(rank)]; // one matrix is dense while it is used
     m.weights += nn::Int8Weight::kBytes * own8.int8 + types_.element * (own8.densest - own8.int8);
     m.gradients = types_.acc * (share(trained, 2) + bucket);
-    m.optimizer = share(updated.state, 1);
+    if (c_.offload.optimizer) {
+      const double away = c_.offload.optimizer_fraction;
+      m.disk = away * share(updated.vectors, 1);
+      m.window =
+          std::min(m.disk, 3 * std::max(part_of(updated.vectors - updated.whole,
+                                                updated.count - updated.whole_count,
+                                                optim::AwayState::kPart, away * share(1, 1)),
+                                        part_of(updated.whole, updated.whole_count,
+                                                optim::AwayState::kWholePart, away * share(1, 1))));
+    }
+    m.optimizer = share(updated.state, 1) - m.disk + m.window;
     if (held(rank).contains(spec_.segments.back().kind)) {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double targets = tokens_ * targets_by_token(c_);
@@ -329,11 +352,16 @@ class Planner {
              static_cast<double>(c_.dataset.prefetch + 2);
     if (c_.checkpoint.async_save && !c_.checkpoint.save.empty())
       m.saving = std::min(static_cast<double>(c_.checkpoint.staging_limit) * (1 << 20),
-                          m.weights + m.optimizer);
+                          m.weights + m.optimizer - m.window + m.disk);
     return m;
   }
 
  private:
+  /// Bytes of a part of so many elements, of a rank's share of vectors.
+  static double part_of(double bytes, double count, int64_t elements, double share) {
+    return count > 0 ? std::min(bytes * share, bytes / count * static_cast<double>(elements)) : 0;
+  }
+
   Held held(int rank) const { return held_by(plan_.stages_of(rank), spec_); }
 
   /// How many layers of each kind are recomputed as a whole.
@@ -433,10 +461,11 @@ class Planner {
 MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& here) {
   const Planner planner(config, world_size);
   MemoryPlan plan;
-  double all = 0;
+  double all = 0, away = 0;
   for (int rank = 0; rank < planner.pipeline_ranks(); ++rank) {
     const RankMemory memory = planner.memory(rank);
     all += memory.total();
+    away += memory.disk;
     plan.pipeline.push_back(memory);
     if (memory.total() > plan.rank.total()) plan.rank = memory;
     plan.rank_parameters = std::max(plan.rank_parameters, planner.parameters(rank));
@@ -453,6 +482,8 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
   plan.machine =
       here.ranks >= world_size ? all / planner.pipeline_ranks() * ranks : plan.rank.total() * ranks;
   plan.machine += kProcessBytes * here.processes;
+  plan.disk =
+      here.ranks >= world_size ? away / planner.pipeline_ranks() * ranks : plan.rank.disk * ranks;
   return plan;
 }
 

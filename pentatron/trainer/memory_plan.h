@@ -2,6 +2,7 @@
 /// where this machine cannot have it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,14 +17,17 @@ namespace pentatron::trainer {
 struct RankMemory {
   double weights = 0;     ///< with the copies that ZeRO-3 gathers
   double gradients = 0;   ///< with what is being reduced
-  double optimizer = 0;   ///< moments, and the fp32 weights of a bf16 model
+  double optimizer = 0;   ///< moments, and the fp32 weights of a bf16 model; `window` is in it
+  double window = 0;      ///< parts of what left by offload.optimizer, during an update
   double activations = 0; ///< kept for backward, and what one layer's backward needs besides
   double loss = 0;        ///< a chunk of logits and its gradient
   double data = 0;        ///< batches that are prepared
   double saving = 0;      ///< copies of checkpoint.async_save
+  double disk = 0;        ///< what left by offload.optimizer; no memory
 
-  double total() const {
-    return weights + gradients + optimizer + activations + loss + data + saving;
+  double total() const { // there are no activations during an update
+    return weights + gradients + optimizer - window + std::max(activations + loss, window) + data +
+           saving;
   }
 };
 
@@ -44,6 +48,7 @@ struct MemoryPlan {
   std::vector<RankMemory> pipeline = {}; ///< of a rank of each pipeline rank
   double recomputed = 0; ///< FLOPs of a microbatch that one rank computes again, at most
   double machine = 0;    ///< of all ranks and processes of this machine
+  double disk = 0;       ///< of all its ranks, in offload.dir
 };
 /// Source: nn/cost.h for what backward keeps, parallel/ddp for what is split.
 MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& here = {});

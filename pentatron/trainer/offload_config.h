@@ -12,6 +12,8 @@ namespace pentatron::trainer {
 struct OffloadConfig {
   bool activations = false;
   int64_t num_layers = 0;
+  bool optimizer = false;
+  double optimizer_fraction = 1;
   std::string dir;
 
   static constexpr auto fields() {
@@ -27,6 +29,14 @@ struct OffloadConfig {
             "0: all but the last, which the backward pass needs at once")
             .min(0)
             .unit("layers"),
+        field("optimizer", &C::optimizer,
+              "keep the optimizer's running means and master weights out of memory between the "
+              "steps: of a rank on a CPU in a file in dir, of one on a GPU in host memory"),
+        field("optimizer_fraction", &C::optimizer_fraction,
+              "fraction of the elements whose running means and master weights are kept out of "
+              "memory with optimizer=true")
+            .positive()
+            .max(1),
         field("dir", &C::dir,
               "folder for the files of ranks on CPUs, on a fast disk; the files have no name and "
               "are gone when the run ends")};

@@ -357,6 +357,7 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
   if (loss) log.losses = {{options.loss_name, *loss}};
   log.losses.insert(log.losses.end(), terms.begin(), terms.end());
   log.grad_norm = r.grad_norm;
+  log.logits = r.logits;
   log.loss_scale = r.loss_scale;
   log.skipped_iterations = r.skipped;
   log.nan_iterations = r.nan;

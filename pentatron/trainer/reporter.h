@@ -29,6 +29,7 @@ struct StepReport {
   std::optional<double> loss; ///< none: the batch had no targets, and the step was skipped
   Scores terms;               ///< of a model with several loss terms, by name
   std::optional<double> grad_norm;
+  AttentionLogits logits;
   std::optional<double> loss_scale; ///< of the next step, as Megatron's logs have it
   std::vector<LayerLoad> experts;   ///< of layers that have some
   double lr = 0;

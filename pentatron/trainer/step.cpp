@@ -134,10 +134,12 @@ nn::Microbatch model_input(const data::Batch& batch, const std::vector<std::stri
 }
 
 Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
-                 comm::ParallelGroups groups, parallelize::PipelinePlan plan)
+                 comm::ParallelGroups groups, parallelize::PipelinePlan plan,
+                 const QkClipOptions& clip)
     : model_(&model), optimizer_(&optimizer), groups_(std::move(groups)), plan_(std::move(plan)),
       runtime_(parallelize::chunks_of(*model.model), *model.store, model.places.channels,
-               parallelize::boundaries_of(*model.model, model.places, model.device)) {
+               parallelize::boundaries_of(*model.model, model.places, model.device)),
+      clip_(clip, model.model->config(), model.model->params()) {
   for (nn::Param& param : model.model->params())
     if (param.low_precision && param.low_precision->stochastic)
       param.low_precision->stochastic->rows = &gradient_rows_;
@@ -352,6 +354,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
                       groups_.pp().rank() > 0 && planted("global_balance_without_the_last_layers")
                           ? &kNoLoads
                           : &expert_loads_,
+                  .wanted = {.max_logits = clip_.on()},
                   .seed = options.seed,
                   .training = true,
                   .check_finite = options.find_nonfinite_layer,
@@ -364,6 +367,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     store.finish_gradients();
   }
   std::vector<double> sums;
+  QkClip::Result logits;
   {
     const PhaseTimer timer(options.times, "loss and norm");
     sums = own_losses(state);
@@ -375,7 +379,9 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     sums.push_back(store.counted_sum_of_squares());
     sums = summed(sums, groups_.world());
     result.expert_counts = expert_counts(state);
+    if (clip_.on()) logits = clip_.result(state, groups_);
   }
+  if (clip_.on()) result.logits.most = plain(logits.max_logit);
   for (size_t i = 0; i < spec().auxiliary.size(); ++i) {
     result.auxiliary.emplace_back();
     if (spec().auxiliary[i].name == parallel::balance_term(parallel::Balance::kGlobal) &&
@@ -423,7 +429,8 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     const double unscale =
         several && planted("gradients_not_unscaled") ? 1 : 1 / options.loss_scale;
     optimizer_->step(options.lr, options.weight_decay,
-                     unscale * optim::clip_coefficient(options.clip_grad, norm));
+                     unscale * optim::clip_coefficient(options.clip_grad, norm), logits.scaled);
+    if (clip_.clips()) result.logits.clipped_heads = logits.clipped_heads;
     apply_expert_counts(result.expert_counts);
   }
   const PhaseTimer timer(options.times, "publish parameters");

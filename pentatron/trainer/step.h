@@ -14,6 +14,7 @@
 #include "pentatron/parallel/pipeline/runtime.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/evaluation.h"
+#include "pentatron/trainer/qk_clip.h"
 
 namespace pentatron::trainer {
 
@@ -57,6 +58,7 @@ struct StepResult {
   /// choices were dropped. Undefined: no experts.
   at::Tensor expert_counts;
   std::optional<double> grad_norm;        ///< before clipping; none without targets
+  AttentionLogits logits;                 ///< where they are measured
   std::vector<data::StreamTotals> totals; ///< of the samples of all ranks, by stream
   bool finite = true;     ///< loss and gradients, of all ranks; if not, nothing was updated
   bool too_large = false; ///< the gradient norm is above the threshold: nothing was updated
@@ -76,7 +78,8 @@ using ExpertChoices = std::map<std::string, std::vector<int64_t>, std::less<>>;
 class Stepper {
  public:
   Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
-          comm::ParallelGroups groups, parallelize::PipelinePlan plan);
+          comm::ParallelGroups groups, parallelize::PipelinePlan plan,
+          const QkClipOptions& clip = {});
 
   StepResult step(const data::StepData& data, const StepOptions& options);
 
@@ -125,6 +128,7 @@ class Stepper {
   comm::ParallelGroups groups_;
   parallelize::PipelinePlan plan_;
   pipeline::Runtime runtime_;
+  QkClip clip_;
   std::map<std::pair<Use, size_t>, pipeline::Schedule> schedules_;
   nn::GradientRows gradient_rows_;
   ExpertChoices expert_choices_;

@@ -34,6 +34,7 @@
 #include "pentatron/trainer/memory_report.h"
 #include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/notices.h"
+#include "pentatron/trainer/offload.h"
 #include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/reporter.h"
 #include "pentatron/trainer/resume.h"
@@ -146,12 +147,6 @@ void Trainer::State::open_data() {
     log::shared_warning("{}", notice);
 }
 
-/// Of one rank.
-static std::shared_ptr<nn::Offload> offload_of(const OffloadConfig& config, at::Device device) {
-  if (!config.activations) return nullptr;
-  return device.is_cpu() ? nn::offload_to_file(config.dir) : nn::offload_to_host();
-}
-
 void Trainer::State::build_model() {
   model = parallelize::make_training_model(
       {.config = config.model,
@@ -161,7 +156,7 @@ void Trainer::State::build_model() {
                              .overlap_shared = config.comm_overlap.moe_shared_expert},
                  .context = parallelize::context_parallel(config.parallel, groups),
                  .recompute = recomputation(config.train),
-                 .offload = offload_of(config.offload, device),
+                 .offload = activation_offload(config.offload, device),
                  .offloaded = config.offload.num_layers,
                  .adapters = plan_adapters(config)},
        .device = device,
@@ -181,8 +176,9 @@ void Trainer::State::build_model() {
       config.checkpoint.strictness == checkpoint::Strictness::kLogAll)
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
   optimizer =
-      std::make_unique<optim::Optimizer>(config.optimizer, model.store->shards(), groups.world());
-  stepper = std::make_unique<Stepper>(model, *optimizer, groups, plan);
+      std::make_unique<optim::Optimizer>(config.optimizer, model.store->shards(), groups.world(),
+                                         optimizer_offload(config.offload, device));
+  stepper = std::make_unique<Stepper>(model, *optimizer, groups, plan, qk_clip_options(config));
 }
 
 void Trainer::State::find_checkpoint() {
@@ -504,7 +500,6 @@ TrainReport Trainer::State::train(Reporter& reporter) {
                               .times = tracer.begin(iteration)};
     int64_t samples = 0;
     const StepResult result = s.run_step(options, &samples);
-    const Scores terms = named_terms(s.model.model->spec(), result.terms);
     tracer.end();
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
@@ -533,7 +528,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     } else {
       skipped_in_a_row = 0;
       report.last_loss = result.loss;
-      report.last_terms = terms;
+      report.last_terms = named_terms(s.model.model->spec(), result.terms);
     }
     ++report.steps;
     reporter.step(
@@ -543,6 +538,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .loss = result.loss,
          .terms = all_terms(s.model.model->spec(), result.terms, result.auxiliary),
          .grad_norm = result.grad_norm,
+         .logits = result.logits,
          .loss_scale = s.scaling.reported(),
          .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,

@@ -41,9 +41,9 @@ struct Attention {
         bias(Array::random(acc, c.heads * (2 * span - 1), 5)),
         dout(Array::random(c.dtype, queries * width, 3)),
         dlse(Array::random(acc, c.heads * queries, 6)), out(c.dtype, queries * width),
-        lse(acc, c.heads * queries), dq(c.dtype, q.size(), kUnwritten),
-        dkv(c.dtype, kv.size(), kUnwritten), dsinks(acc, c.heads, kUnwritten),
-        dbias(acc, bias.size(), kUnwritten) {}
+        lse(acc, c.heads * queries), most(acc, c.heads, kUnwritten),
+        dq(c.dtype, q.size(), kUnwritten), dkv(c.dtype, kv.size(), kUnwritten),
+        dsinks(acc, c.heads, kUnwritten), dbias(acc, bias.size(), kUnwritten) {}
 
   static constexpr double kUnwritten = -7;
 
@@ -71,7 +71,8 @@ struct Attention {
             .k = view(kv, 0, row, d),
             .v = view(kv, c.kv_heads * d, row, e),
             .out = view(out, 0, width, e),
-            .lse = lse.data()};
+            .lse = lse.data(),
+            .max_logits = c.sinks || c.bias ? nullptr : most.data()};
   }
   AttentionBackward backward() {
     return {.shape = shape(),
@@ -113,7 +114,7 @@ struct Attention {
   std::vector<AttentionPair> pairs;
   DType acc;
   int64_t d, e, queries, keys, row, width, span;
-  Array q, kv, sinks, bias, dout, dlse, out, lse, dq, dkv, dsinks, dbias;
+  Array q, kv, sinks, bias, dout, dlse, out, lse, most, dq, dkv, dsinks, dbias;
 };
 
 class AttentionShapes : public ::testing::TestWithParam<Case> {};
@@ -133,6 +134,7 @@ TEST_P(AttentionShapes, FastEntriesAreTheReference) {
   }
   expect_close(fast.out, reference.out, half ? 0x1p-7 : 0, bound, "out");
   expect_close(fast.lse, reference.lse, 0, half ? 1e-5 : 4e-6, "lse");
+  expect_close(fast.most, reference.most, 0, half ? 1e-5 : 4e-6, "max_logits");
   expect_close(fast.dq, reference.dq, half ? 2e-2 : 1e-5, half ? 4e-2 : 1e-5, "dq");
   expect_close(fast.dkv, reference.dkv, half ? 2e-2 : 1e-5, half ? 4e-2 : 1e-5, "dkv");
   if (GetParam().bias)

@@ -43,6 +43,8 @@ inline const std::vector<std::string> kMuon = {"optimizer.optimizer=muon"};
 inline const std::vector<std::string> kAdaptiveMuon = {"optimizer.optimizer=adaptive_muon"};
 inline const std::vector<std::string> kAdafactor = {"optimizer.optimizer=adafactor",
                                                     "optimizer.lr=0.02"};
+inline const std::vector<std::string> kQkClip = {
+    "optimizer.qk_clip=true", "optimizer.qk_clip_threshold=0.2", "optimizer.lr=1e-2"};
 inline const std::vector<std::string> kSamples = {"train.train_samples=12"};
 inline const std::vector<std::string> kWsd = {"scheduler.lr_decay_style=WSD",
                                               "scheduler.lr_wsd_decay_iters=2"};
@@ -335,6 +337,9 @@ inline const std::map<std::string, Effect> kEffects = {
     {"optimizer.param_groups", {"optimizer.param_groups=[\"layers.* lr_mult=0.5\"]"}},
     {"optimizer.grad_norm_skip_threshold", {"optimizer.grad_norm_skip_threshold=1e-3"}},
     {"optimizer.clip_grad", {"optimizer.clip_grad=0.1"}},
+    {"optimizer.qk_clip", {"optimizer.qk_clip=true", {"model.init_method_std=2"}}},
+    {"optimizer.qk_clip_threshold", {"optimizer.qk_clip_threshold=0.1", kQkClip}},
+    {"optimizer.qk_clip_alpha", {"optimizer.qk_clip_alpha=0.2", kQkClip}},
     {"scheduler.lr_decay_style", {"scheduler.lr_decay_style=linear"}},
     {"scheduler.lr_decay_iters", {"scheduler.lr_decay_iters=10"}},
     {"scheduler.lr_decay_samples", {"scheduler.lr_decay_samples=40", kSamples}},
@@ -470,6 +475,10 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
 inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"offload.activations", {"changes memory alone, and needs a folder: recompute_test.cpp"}},
     {"offload.num_layers", {"changes memory alone: recompute_test.cpp"}},
+    {"logger.log_max_attention_logit",
+     {"a member of metrics.jsonl: QkClipRun.MeasuringAloneChangesNothing"}},
+    {"offload.optimizer", {"changes memory alone, and needs a folder: away_state_test.cpp"}},
+    {"offload.optimizer_fraction", {"changes memory alone: away_state_test.cpp"}},
     {"eval.tasks", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
     {"eval.interval", {"lines of metrics.jsonl: TaskRun.ScoresTasksDuringTraining"}},
     {"eval.data_path", {"where files lie: TaskFile.PathsOfDataBegin... of evaluation_tasks_test"}},

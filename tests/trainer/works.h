@@ -264,6 +264,18 @@ inline const std::vector<Work>& works() {
       {"scaled", gpt2 + " mixed_precision.loss_scale=1024"},
       {"scaled_moe", moe + " mixed_precision.loss_scale=65536 optimizer.optimizer=sgd "
                            "optimizer.lr=0.1"},
+      // Queries and keys made smaller: with biases and shared key heads; of latents; behind sinks
+      // and windows, by Muon with a mean of the weights; of padded samples, and of a memory.
+      {"clipped", gpt2 + " optimizer.qk_clip=true optimizer.qk_clip_threshold=1.2"},
+      {"clipped_latents", latents_moe + " optimizer.qk_clip=true optimizer.qk_clip_threshold=0.8 "
+                                        "optimizer.qk_clip_alpha=0.3"},
+      {"clipped_windows",
+       "model.num_layers=3 model.hidden_size=32 model.num_attention_heads=4 "
+       "model.num_query_groups=2 model.ffn_hidden_size=64 model.window_size=3 "
+       "model.softmax_type=learnable optimizer.clip_grad=0.5 optimizer.optimizer=muon "
+       "optimizer.ema_decay=0.8 train.eval_weights=ema optimizer.qk_clip=true "
+       "optimizer.qk_clip_threshold=1.5 logger.log_max_attention_logit=true"},
+      {"clipped_t5", t5 + " optimizer.qk_clip=true optimizer.qk_clip_threshold=5", "stories.jsonl"},
       // A batch size that grows.
       {"ramp", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
                "model.ffn_hidden_size=64 model.untie_embeddings_and_output_weights=false "

@@ -115,6 +115,15 @@ CASES = [
     # memory
     ("no folder for activations", f"{MOCK} offload.activations=true offload.dir=/proc/version/x", {
         "offload.dir=/path/with/space": f"{MOCK} offload.activations=true offload.dir=away"}),
+    ("no folder for optimizer state", f"{MOCK} offload.optimizer=true offload.dir=/proc/version/x train.check_memory=false", {
+        "offload.dir=/path/with/space": f"{MOCK} offload.optimizer=true offload.dir=away"}),
+    ("a disk too small for optimizer state", f"{MOCK} offload.optimizer=true offload.dir=away model.num_layers=100000 model.hidden_size=16384 "
+                                             "train.check_memory=false --dry-run", {
+        "offload.dir=/path/with/space": f"{MOCK} offload.optimizer=true offload.dir=away"}),
+    ("no folder named for optimizer state", MOCK + "offload.optimizer=true", {}),
+    ("a fraction of nothing", MOCK + "offload.optimizer_fraction=0.5 offload.dir=away", {}),
+    ("a folder for nothing", MOCK + "offload.dir=away", {}),
+    ("an optimizer without state", MOCK + "offload.optimizer=true offload.dir=away optimizer.optimizer=sgd optimizer.sgd_momentum=0", {}),
     # adapters
     ("an adapter with biases", *adapter('s/"bias": "none"/"bias": "all"/', "an adapter without it")),
     ("another method", *adapter('s/LORA/IA3/', "a LoRA or DoRA adapter")),
@@ -228,6 +237,10 @@ CASES = [
     ("sequence parallel on context ranks", MOCK + "parallel.context_parallel_size=2 parallel.tensor_model_parallel_size=2 "
                                            "parallel.sequence_parallel=true train.seq_length=14 --ranks 4", {}),
     ("blocks of matrices on one rank", MOCK + "optimizer.optimizer=muon optimizer.muon_tp_mode=blockwise", {}),
+    ("qk-clip of normalized heads", MOCK + "optimizer.qk_clip=true model.qk_layernorm=true", {}),
+    ("qk-clip of a frozen model", MOCK + "optimizer.qk_clip=true peft.type=lora", {}),
+    ("qk-clip of frozen layers", MOCK + "optimizer.qk_clip=true 'train.freeze=[\"layers.*\"]'", {}),
+    ("a threshold of nothing", MOCK + "optimizer.qk_clip_threshold=50", {}),
     ("means that cannot decay in bf16", MOCK + "optimizer.exp_avg_sq_dtype=bf16 optimizer.adam_beta2=0.999", {}),
     ("means that cannot decay in fp8", MOCK + "optimizer.exp_avg_dtype=fp8 optimizer.adam_beta1=0.95", {}),
     ("means of Adafactor in fp8", MOCK + "optimizer.optimizer=adafactor optimizer.exp_avg_dtype=fp8", {}),

@@ -88,6 +88,8 @@ bool attention_supported(const AttentionShape& shape, const Context& context) {
 }
 
 void attention_forward(const AttentionForward& args, const Context& context) {
+  if (args.max_logits != nullptr && (args.shape.sinks != nullptr || args.shape.bias != nullptr))
+    raise<ShapeError>("attention: max_logits are those without sinks and bias");
   run<AttentionForward>(Op::kAttentionForward, kForward, args, context);
 }
 void attention_backward(const AttentionBackward& args, const Context& context) {

@@ -56,6 +56,9 @@ struct AttentionForward {
   HeadsView q, k, v; ///< read only
   HeadsView out;
   void* lse = nullptr; ///< in the accumulate type
+  /// [n] in the accumulate type, or none: raised to the largest scale * q k of each head among the
+  /// keys that queries see. Without sinks and bias.
+  void* max_logits = nullptr;
 };
 
 struct AttentionBackward {

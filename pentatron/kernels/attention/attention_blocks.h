@@ -160,8 +160,9 @@ template <class Products> class Attention {
   template <class T>
   void sum_bias(const Visibility& visible, int64_t key, int64_t keys, const T* ds,
                 double* dbias) const;
+  /// `most`: of the group's heads, raised to their largest scores.
   void forward_task(const AttentionForward& args, const Task& task, Products& products,
-                    ForwardBuffers& b) const;
+                    ForwardBuffers& b, float* most) const;
   void backward_task(const AttentionBackward& args, const Task& task, Products& products,
                      BackwardBuffers& b, Partial& partial) const;
   void backward_queries(const AttentionBackward& args, const Task& task, Products& products,
@@ -234,14 +235,25 @@ template <class Products> void Attention<Products>::forward(const AttentionForwa
         tasks.push_back({i, g, q, std::min(length, q + step)});
     }
   }
+  std::vector<float> most(tasks.size() * static_cast<size_t>(group_),
+                          -std::numeric_limits<float>::infinity());
+  const auto most_of = [&](const Task& task) {
+    return most.data() + (&task - tasks.data()) * group_;
+  };
   run_tasks<ForwardBuffers>(tasks, [&](const Task& task, Products& products, ForwardBuffers& b) {
-    forward_task(args, task, products, b);
+    forward_task(args, task, products, b, most_of(task));
   });
+  if (args.max_logits == nullptr) return;
+  for (const Task& task : tasks) {
+    float* const to = static_cast<float*>(args.max_logits) + task.kv_head * group_;
+    for (int64_t i = 0; i < group_; ++i)
+      to[i] = std::max(to[i], most_of(task)[i] * static_cast<float>(s_.scale));
+  }
 }
 
 template <class Products>
 void Attention<Products>::forward_task(const AttentionForward& args, const Task& task,
-                                       Products& products, ForwardBuffers& b) const {
+                                       Products& products, ForwardBuffers& b, float* most) const {
   const AttentionPair& pair = s_.pairs[task.pair];
   const int64_t token = pair.query_begin, from = first_block(pair, task.begin),
                 packed = last_key(pair, task.begin, task.end - task.begin) - from;
@@ -278,6 +290,8 @@ void Attention<Products>::forward_task(const AttentionForward& args, const Task&
       for (int i = 0; i < count; ++i) {
         static_cast<float*>(args.lse)[head * s_.queries + token + query + i] =
             top[i] * static_cast<float>(s_.scale) + std::log(sum[i]);
+        float& largest = most[head - task.kv_head * group_];
+        largest = std::max(largest, top[i]);
       }
       for (float& x : sum) x = x == 0 ? 0 : 1.0F / x; // 0: no key is seen
       Products::store_transposed(b.out, e_, sum.data(), count,

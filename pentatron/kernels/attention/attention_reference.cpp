@@ -107,6 +107,9 @@ void attention_forward_reference(const AttentionForward& a, const Context&) {
         top = std::max(top, p.back());
       }
       double sum = s.sinks ? std::exp(load_as_double(s.sinks, statistics(s), h) - top) : 0;
+      if (a.max_logits && !seen.empty())
+        store_from_double(a.max_logits, statistics(s), h,
+                          std::max(top, load_as_double(a.max_logits, statistics(s), h)));
       for (double& x : p) sum += x = std::exp(x - top);
       store_from_double(a.lse, statistics(s), h * s.queries + i, top + std::log(sum));
       for (int64_t c = 0; c < e; ++c) {

@@ -54,6 +54,8 @@ std::string metrics_line(const TrainLog& log) {
     nan = nan || !std::isfinite(log.losses[i].second);
   }
   optional("grad_norm", log.grad_norm);
+  optional("max_attention_logit", log.logits.most);
+  optional("clipped_heads", log.logits.clipped_heads);
   number("learning_rate", log.learning_rate);
   line += fmt::format(",\"consumed_samples\":{},\"global_batch_size\":{}", log.consumed_samples,
                       log.global_batch_size);

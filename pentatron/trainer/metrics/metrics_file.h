@@ -13,9 +13,9 @@ namespace pentatron::trainer {
 /// The line of one step, without its end: iteration, loss, other losses under their names with "_"
 /// for spaces, grad_norm, learning_rate, consumed_samples, global_batch_size, step_time_s and,
 /// where known, consumed_tokens, tokens_per_s, tflops, mfu, hfu, memory_bytes, loss_scale,
-/// num_zeros, params_norm, data_wait, checkpoints (what became of them since the step before);
-/// skipped and nan (this step's). JSON has no NaN and no infinity: such a number is null, and `nan`
-/// is true if the loss is one.
+/// num_zeros, params_norm, max_attention_logit, clipped_heads, data_wait, checkpoints (what became
+/// of them since the step before); skipped and nan (this step's). JSON has no NaN and no infinity:
+/// such a number is null, and `nan` is true if the loss is one.
 std::string metrics_line(const TrainLog& log);
 
 /// The line of an evaluation: iteration, validation_loss, each figure behind "validation_",

@@ -150,6 +150,8 @@ void TensorBoardWriter::training(const TrainLog& log) {
   optional("grad-norm", log.grad_norm);
   optional("num-zeros", log.num_zeros);
   optional("params-norm", log.params_norm);
+  optional("max_attention_logit", log.logits.most);
+  optional("clipped-heads", log.logits.clipped_heads);
   both("iteration-time", log.step_time_s);
   optional("throughput", log.tflops);
   optional("tokens-per-second", log.tokens_per_s);

@@ -15,6 +15,8 @@ TrackedValues tracked_values(const TrainLog& log) {
     values.emplace_back(name, log.losses[i].second);
   }
   add("grad_norm", log.grad_norm);
+  add("max_attention_logit", log.logits.most);
+  add("clipped_heads", log.logits.clipped_heads);
   values.emplace_back("learning_rate", log.learning_rate);
   values.emplace_back("consumed_samples", static_cast<double>(log.consumed_samples));
   if (log.consumed_tokens > 0)

@@ -83,6 +83,7 @@ std::string compact_line(const TrainLog& log, size_t columns) {
   const auto add = [&](int rank, std::string text) { parts.push_back({std::move(text), rank}); };
   add(0, log.losses.empty() ? "no targets" : "loss " + short_loss(log.losses[0].second));
   if (log.grad_norm) add(1, fmt::format("grad norm {:.3g}", *log.grad_norm));
+  if (log.logits.most) add(2, fmt::format("max logit {:.3g}", *log.logits.most));
   add(4, fmt::format("lr {:.2e}", log.learning_rate));
   if (log.tokens_per_s) add(3, fmt::format("{} tokens/s", rate_text(*log.tokens_per_s)));
   if (log.mfu) add(5, fmt::format("MFU {:.1f}%", *log.mfu * 100));
@@ -152,6 +153,7 @@ std::string train_line(const TrainLog& log) {
   if (log.grad_norm) out(" grad norm: {:.3f} |", *log.grad_norm);
   if (log.num_zeros) out(" num zeros: {} |", *log.num_zeros);
   if (log.params_norm) out(" params norm: {:.3f} |", *log.params_norm);
+  if (log.logits.most) out(" max attention logit: {:.3f} |", *log.logits.most);
   out(" number of skipped iterations: {:3} | number of nan iterations: {:3} |",
       log.skipped_iterations, log.nan_iterations);
   if (log.tokens_per_s) out(" tokens/s: {:.1f} |", *log.tokens_per_s);

@@ -22,6 +22,12 @@ struct SaveLog {
   int64_t bytes = 0;
 };
 
+/// Of attention in one step: the largest logit, and the query heads that qk-clip has made smaller.
+struct AttentionLogits {
+  std::optional<double> most;
+  std::optional<int64_t> clipped_heads;
+};
+
 /// Values of one step or, on the console, of the steps since the last line.
 struct TrainLog {
   std::chrono::system_clock::time_point time;
@@ -39,6 +45,7 @@ struct TrainLog {
   std::optional<double> grad_norm;
   std::optional<int64_t> num_zeros;
   std::optional<double> params_norm;
+  AttentionLogits logits;
   int64_t skipped_iterations = 0;
   int64_t nan_iterations = 0;
 
