@@ -33,7 +33,8 @@ std::optional<double> free_disk(std::filesystem::path folder) {
   while (!error && !std::filesystem::exists(folder, error) && folder.has_relative_path())
     folder = folder.parent_path();
   const std::filesystem::space_info space = std::filesystem::space(folder, error);
-  if (error) return std::nullopt;
+  // What is no folder, or lies on no disk, is told when the file is made.
+  if (error || space.capacity == 0) return std::nullopt;
   return static_cast<double>(space.available);
 }
 
