@@ -57,7 +57,9 @@ void check_offload(const Config& config, config::Violations& violations) {
                    fmt::format("offload.optimizer=true has no effect: optimizer.optimizer={} keeps "
                                "nothing of the elements of a weight",
                                config::to_string(config.optimizer.optimizer)),
-                   "offload.optimizer=false");
+                   config.optimizer.optimizer == optim::OptimizerKind::kSgd
+                       ? "optimizer.sgd_momentum=0.9"
+                       : "offload.optimizer=false");
   if (!offload.activations && !offload.optimizer) {
     if (!offload.dir.empty())
       idle("offload.dir", offload.dir, "offload.activations=true or offload.optimizer=true",

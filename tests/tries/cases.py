@@ -121,7 +121,7 @@ CASES = [
                                              "train.check_memory=false --dry-run", {
         "offload.dir=/path/with/space": f"{MOCK} offload.optimizer=true offload.dir=away"}),
     ("no folder named for optimizer state", MOCK + "offload.optimizer=true", {}),
-    ("a fraction of nothing", MOCK + "offload.optimizer_fraction=0.5 offload.dir=away", {}),
+    ("a fraction of nothing", MOCK + "offload.optimizer_fraction=0.5", {}),
     ("a folder for nothing", MOCK + "offload.dir=away", {}),
     ("an optimizer without state", MOCK + "offload.optimizer=true offload.dir=away optimizer.optimizer=sgd optimizer.sgd_momentum=0", {}),
     # adapters
