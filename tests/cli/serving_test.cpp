@@ -80,6 +80,31 @@ TEST_F(Serving, GivesTheTextsOfGenerate) {
   EXPECT_EQ(stop().status, 0);
 }
 
+TEST_F(Serving, KeepsKeysAndValuesInFp8) {
+  const auto generated = [&](const std::string& type) {
+    return parse_json(
+        run({"generate", "model", "--prompt", "abcdefgh", "--max-new-tokens", "12", "--json",
+             "--logprobs", "--temperature", "0", "--kv-cache-dtype", type, "kernels=order"})
+            .out,
+        "line");
+  };
+  const Json exact = generated("auto"), rounded = generated("fp8");
+  EXPECT_NE(exact["logprobs"], rounded["logprobs"]);
+  start_server({"--kv-cache-dtype", "fp8", "--cache-tokens", "4096"});
+  const Json request = {{"prompt", "abcdefgh"}, {"max_tokens", 12}, {"temperature", 0}};
+  EXPECT_EQ(complete(request).body()["choices"][0]["text"], rounded["text"]);
+  const std::string small = content_of(folder / "err");
+  EXPECT_EQ(stop().status, 0);
+  start_server({"--cache-tokens", "4096"});
+  EXPECT_EQ(complete(request).body()["choices"][0]["text"], exact["text"]);
+  std::smatch mine, theirs;
+  const std::regex cache("4,096 tokens in ([^\n]*)");
+  const std::string large = content_of(folder / "err");
+  ASSERT_TRUE(std::regex_search(small, mine, cache)) << small;
+  ASSERT_TRUE(std::regex_search(large, theirs, cache)) << large;
+  EXPECT_NE(mine[1], theirs[1]) << "a page takes fewer bytes";
+}
+
 TEST_F(Serving, ScoresPromptsAndTexts) {
   start_server();
   const Json body = complete({{"prompt", "abcd"},
