@@ -51,41 +51,9 @@ at::Tensor product_added(const at::Tensor& x, const at::Tensor& a, const at::Ten
   return x.dim() == 2 ? at::addmm(x, a, b, beta, alpha) : at::baddbmm(x, a, b, beta, alpha);
 }
 
-/// Rows of a panel of a symmetric product, of which only what is right of the diagonal is computed.
-constexpr int64_t kPanel = 256;
-
-/// beta s + alpha a a^T, symmetric like s; undefined s: alpha a a^T. About half of the products.
-at::Tensor symmetric_product(const at::Tensor& s, const at::Tensor& a, double beta, double alpha) {
-  const int64_t rows = a.size(-2);
-  const at::Tensor t = a.transpose(-2, -1);
-  if (rows < 2 * kPanel || !a.is_cpu()) { // one product keeps a GPU busier
-    if (s.defined()) return product_added(s, a, t, beta, alpha);
-    const at::Tensor product = at::matmul(a, t);
-    return alpha == 1 ? product : product * alpha;
-  }
-  std::vector<int64_t> sizes = a.sizes().vec();
-  sizes.back() = rows;
-  at::Tensor out = at::empty(sizes, a.options());
-  for (int64_t i = 0; i < rows; i += kPanel) {
-    const int64_t n = std::min(kPanel, rows - i);
-    const at::Tensor left = a.narrow(-2, i, n), right = t.narrow(-1, i, rows - i);
-    at::Tensor panel;
-    if (s.defined())
-      panel = product_added(s.narrow(-2, i, n).narrow(-1, i, rows - i), left, right, beta, alpha);
-    else
-      panel = at::matmul(left, right).mul_(alpha);
-    out.narrow(-2, i, n).narrow(-1, i, rows - i).copy_(panel);
-    if (i + n < rows)
-      out.narrow(-2, i + n, rows - i - n)
-          .narrow(-1, i, n)
-          .copy_(panel.narrow(-1, n, rows - i - n).transpose(-2, -1));
-  }
-  return out;
-}
-
 /// a I + b g + c g g, of symmetric matrices.
 at::Tensor polynomial(const at::Tensor& g, const Quintic& p) {
-  at::Tensor q = symmetric_product(g, g, p[1], p[2]);
+  at::Tensor q = product_added(g, g, g, p[1], p[2]);
   q.diagonal(0, -2, -1).add_(p[0]);
   return q;
 }
@@ -124,13 +92,13 @@ at::Tensor orthogonalized(const at::Tensor& input, const std::vector<Quintic>& p
   if (x.scalar_type() == at::kBFloat16 ||
       !pays_to_iterate_on_squares(rows, columns, polynomials.size())) {
     for (const auto& [a, b, c] : polynomials) {
-      const at::Tensor g = symmetric_product({}, x, 0, 1);
-      x = product_added(x, symmetric_product(g, g, b, c), x, a, 1);
+      const at::Tensor g = at::matmul(x, x.transpose(-2, -1));
+      x = product_added(x, product_added(g, g, g, b, c), x, a, 1);
     }
     return x.view(input.sizes());
   }
   // x_k = q_k x, and q_k commutes with g = x x^T: x_k x_k^T = q_k^2 g.
-  at::Tensor g = symmetric_product({}, x, 0, 1), q;
+  at::Tensor g = at::matmul(x, x.transpose(-2, -1)), q;
   for (size_t k = 0; k < polynomials.size(); ++k) {
     const at::Tensor p = polynomial(g, polynomials[k]);
     q = k == 0 ? p : at::matmul(p, q);
