@@ -113,7 +113,7 @@ constexpr auto enum_names(TokenDropPolicy) {
 }
 
 /// Experts of a layer, groups of them, and experts of a token.
-inline constexpr int64_t kMostExperts = int64_t{1} << 16;
+inline constexpr int64_t kMostExperts = int64_t{1} << 12; // Switch Transformers had 2,048
 /// Of a loss of the router: more of it would leave nothing of the loss of tokens.
 inline constexpr double kMostRouterLoss = 1000;
 

@@ -23,7 +23,7 @@ import tempfile
 from cases import CASES, ELSEWHERE, PREPARE
 
 KEY = r"[a-z_]+(?:\.[a-z0-9_]+)*"
-SECONDS = 60
+SECONDS = 120
 
 
 def run(command, folder, environment):
