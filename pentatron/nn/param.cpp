@@ -113,16 +113,19 @@ void Param::initialize(uint64_t seed) {
 }
 
 at::Tensor Param::dense_value() const {
+  if (fp8_) return fp8_->dense(dtype_);
   if (!int8_) return value_;
   return int8_->rows(0, int8_->num_rows(), dtype_).view(shape_);
 }
 
 at::Tensor Param::dense_matrix(int64_t matrix) const {
+  if (fp8_) return dense_value().select(0, matrix);
   if (!int8_) return value_.select(0, matrix);
   return int8_->rows(matrix * shape_[1], shape_[1], dtype_);
 }
 
 at::Tensor Param::dense_rows(int64_t first, int64_t count) const {
+  if (fp8_) return dense_value().narrow(0, first, count);
   return int8_ ? int8_->rows(first, count, dtype_) : value_.narrow(0, first, count);
 }
 

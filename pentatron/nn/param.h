@@ -7,10 +7,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/base/philox.h"
+#include "pentatron/nn/fp8_weight.h"
 #include "pentatron/nn/int8_weight.h"
 #include "pentatron/nn/low_precision.h"
 #include "pentatron/nn/shard_spec.h"
@@ -71,8 +73,7 @@ class Param {
 
   /// The rank's tensor. Defined once a ParamStore has given it storage.
   const at::Tensor& value() const { return value_; }
-  /// What a frozen weight multiplies with: value(), or the values that its 8 bits stand for, as a
-  /// copy.
+  /// What a weight multiplies with: value(), or the values that its 8 bits stand for, as a copy.
   at::Tensor dense_value() const;
   /// The same of one of several matrices [e, out, in], or of the rows of one.
   at::Tensor dense_matrix(int64_t matrix) const;
@@ -103,6 +104,11 @@ class Param {
   void write_int8(at::Device device, const std::function<void(Param&)>& fill);
   /// The same for a look at the value.
   void read_int8(const std::function<void(Param&)>& visit);
+
+  /// In place of a value: the codes that the products of a weight in low precision multiply, from
+  /// the store. Null: there are none at the moment.
+  const Fp8Weight* fp8() const { return fp8_.get(); }
+  void set_fp8(std::shared_ptr<const Fp8Weight> codes) { fp8_ = std::move(codes); }
 
   /// Whether it is the weight of a linear layer inside a layer of the model: its products may be in
   /// low precision.
@@ -144,6 +150,7 @@ class Param {
   std::vector<int64_t> units_;
   at::Tensor value_, main_grad_;
   std::shared_ptr<const Int8Weight> int8_;
+  std::shared_ptr<const Fp8Weight> fp8_;
   mutable bool empty_ = false; ///< main_grad_ is zero, whatever its memory holds
   int outstanding_uses_ = 0;
 };

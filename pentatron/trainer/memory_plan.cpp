@@ -53,6 +53,7 @@ struct Elements {
   double vectors = 0; ///< bytes that offload.optimizer can move; of these
   double whole = 0;   ///< by rules that need whole parameters
   double whole_count = 0;
+  double linear = 0; ///< of weights of linear layers
 
   void add(const Elements& more, double times) {
     count += times * more.count;
@@ -60,6 +61,7 @@ struct Elements {
     vectors += times * more.vectors;
     whole += times * more.whole;
     whole_count += times * more.whole_count;
+    linear += times * more.linear;
   }
 };
 
@@ -101,7 +103,8 @@ Elements local_elements(const nn::Param& param, const nn::Coordinates& where, co
           .state = count * optim::state_bytes(run.optimizer, param.spec(), dtype, where),
           .vectors = vectors,
           .whole = whole ? vectors : 0,
-          .whole_count = whole ? count : 0};
+          .whole_count = whole ? count : 0,
+          .linear = param.linear ? count : 0};
 }
 
 /// Tokens of train.seq_length that the rank with most of them has of a sample.
@@ -316,12 +319,18 @@ class Planner {
     const auto share = [&](double elements, int64_t from_stage) {
       return zero >= from_stage ? elements / shards : elements;
     };
-    double unit = 0; // the largest segment
-    for (const auto& [kind, one] : anatomy_.kinds) unit = std::max(unit, one.parameters.count);
+    double unit = 0, gathered = 0; // the largest segment, and its bytes where others use it
+    for (const auto& [kind, one] : anatomy_.kinds) {
+      unit = std::max(unit, one.parameters.count);
+      const double codes = zero > 0 && sends_codes(c_) ? one.parameters.linear : 0;
+      gathered = std::max(gathered, types_.element * (one.parameters.count - codes) + codes);
+    }
     // Resident gradients are summed where they are.
     const double bucket =
         zero >= 2 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit)) : 0;
-    m.weights = types_.element * (share(own, 3) + (zero >= 3 ? std::min(own, 2 * unit) : 0));
+    const double codes = zero > 0 ? coded_elements(rank) : 0; // a byte each, beside own values
+    m.weights = types_.element * (share(own - codes, 3) + share(codes, 1)) + share(codes, 3) +
+                (zero >= 3 ? std::min(types_.element * own, 2 * gathered) : 0);
     const Frozen& own8 = frozen_[static_cast<size_t>(rank)]; // one matrix is dense while it is used
     m.weights += nn::Int8Weight::kBytes * own8.int8 + types_.element * (own8.densest - own8.int8);
     m.gradients = types_.acc * (share(trained, 2) + bucket);
@@ -363,6 +372,18 @@ class Planner {
   }
 
   Held held(int rank) const { return held_by(plan_.stages_of(rank), spec_); }
+
+  /// Elements that ranks send as codes in FP8.
+  double coded_elements(int rank) const {
+    if (!sends_codes(c_)) return 0;
+    const std::vector<bool> quantised = quantised_segments(c_);
+    double count = 0;
+    for (const SegmentRange& stage : plan_.stages_of(rank))
+      for (int64_t i = stage.begin; i < stage.end; ++i)
+        if (quantised[static_cast<size_t>(i)])
+          count += anatomy_.kinds.at(spec_.segments[static_cast<size_t>(i)].kind).parameters.linear;
+    return count;
+  }
 
   /// How many layers of each kind are recomputed as a whole.
   Held recomputed_layers(int rank) const {

@@ -35,7 +35,8 @@ nn::LowPrecision low_precision(const MixedPrecisionConfig& c) {
                                       : QuantRecipe::kTensorwiseE4m3};
 }
 
-/// By segment: whether its products are in low precision.
+} // namespace
+
 std::vector<bool> quantised_segments(const Config& config) {
   const MixedPrecisionConfig& c = config.mixed_precision;
   const std::vector<models::SegmentSpec> segments = models::model_spec(config.model).segments;
@@ -52,7 +53,10 @@ std::vector<bool> quantised_segments(const Config& config) {
   return result;
 }
 
-} // namespace
+bool sends_codes(const Config& config) {
+  return config.ddp.fp8_param_gather && config.mixed_precision.low_precision() &&
+         nn::Fp8Weight::supports(low_precision(config.mixed_precision).weight);
+}
 
 void MixedPrecisionConfig::validate(config::Violations& violations, std::string_view path) const {
   const std::string prefix = std::string(path) + ".";
@@ -124,8 +128,39 @@ void apply_recipe(PrecisionRecipe recipe, Config& config) {
   }
 }
 
+namespace {
+
+void check_param_gather(const Config& config, config::Violations& violations) {
+  const MixedPrecisionConfig& c = config.mixed_precision;
+  const std::string key = "ddp.fp8_param_gather";
+  if (!config.ddp.fp8_param_gather) return;
+  if (c.fp8 == Fp8Format::kNone)
+    violations.add(key, fmt::format("{}=true needs products in FP8", key),
+                   "mixed_precision.fp8=e4m3");
+  else if (!sends_codes(config))
+    violations.add(
+        key,
+        fmt::format(
+            "{}=true is not supported with mixed_precision.fp8_recipe={}, whose forward and "
+            "backward products quantize a weight differently",
+            key, config::to_string(c.fp8_recipe)),
+        fmt::format("{}=false", key));
+  if (config.ddp.zero_stage == 0)
+    violations.add(
+        key, fmt::format("{}=true has no effect with ddp.zero_stage=0, which gathers nothing", key),
+        "ddp.zero_stage=1");
+  if (config.peft.on())
+    violations.add(key,
+                   fmt::format("{}=true is not supported with peft.type={}", key,
+                               config::to_string(config.peft.type)),
+                   fmt::format("{}=false", key));
+}
+
+} // namespace
+
 void check_precision(const Config& config, config::Violations& violations) {
   const MixedPrecisionConfig& c = config.mixed_precision;
+  check_param_gather(config, violations);
   if (!c.low_precision() || config.device != DeviceKind::kCuda) return;
   const bool fp4 = c.fp4 != Fp4Format::kNone;
   const std::string key = fp4 ? "mixed_precision.fp4" : "mixed_precision.fp8";

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "pentatron/nn/param.h"
 #include "pentatron/trainer/config.h"
@@ -17,6 +18,11 @@ void check_precision(const Config& config, config::Violations& violations);
 
 /// Says of every parameter how its products are computed; before the first pass.
 void plan_precision(nn::ParamList& params, const Config& config);
+
+/// By segment: whether its products are in low precision.
+std::vector<bool> quantised_segments(const Config& config);
+/// Whether ddp.fp8_param_gather sends codes in place of the weights of these products.
+bool sends_codes(const Config& config);
 
 /// The setting by which another layout trains another model, or nothing: scales of whole tensors,
 /// and blocks that the cut of tensor parallelism divides.

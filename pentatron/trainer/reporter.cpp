@@ -450,7 +450,7 @@ void Reporter::step(const StepReport& r) {
     }
     TrainLog line = s.log_of(r, loss, terms, i.time_s / n, r.samples, mean);
     if (loss) line.tokens_per_s = static_cast<double>(s.tokens(i.trained_samples)) / i.trained_s;
-    const auto columns = static_cast<size_t>(std::clamp(log::console_width(), 60, 120));
+    const auto columns = static_cast<size_t>(std::clamp(log::console_width(), 1, 120));
     s.print(compact_line(line, log::is_terminal() ? columns : kLineColumns), train_line(line));
     i = {};
   }

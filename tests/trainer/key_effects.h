@@ -493,6 +493,7 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"logger.dead_expert_steps", {"a warning: MoeRun.TellsOfExpertsWithoutTokens"}},
     {"model.moe_pad_expert_input_to_capacity",
      {"DroppedChoices.AreNotSentAndGiveNothingBack: rows of zeros, which change no number"}},
+    {"ddp.fp8_param_gather", {"changes no number: Fp8Gather.ChangesNoBit"}},
     {"ddp.overlap_grad_reduce",
      {"when sums begin: DataParallel.StartsOverlappedReductions... of parallel_ddp_test"}},
     {"ddp.overlap_param_gather",

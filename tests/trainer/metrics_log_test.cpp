@@ -141,6 +141,7 @@ TEST(CompactLine, NeverExceedsItsWidth) {
   for (const char* part : {"loss -1.235e+05", "skipped 123456", "nan 123456", "grad norm 1.23e+05"})
     EXPECT_THAT(line, HasSubstr(part));
   EXPECT_LE(compact_line(log, 80).size(), 80u);
+  EXPECT_EQ(compact_line(example(), 45), "iteration   10/1000 | loss 10.3783 | nan 2");
   log.losses = {{"lm loss", std::nan("")}};
   EXPECT_THAT(compact_line(log), HasSubstr("| loss nan |"));
 }

@@ -13,6 +13,11 @@ namespace pentatron::nn {
 
 namespace {
 
+/// Of the values of operands.
+at::ScalarType values_type(at::ScalarType dtype) {
+  return dtype == at::kDouble ? at::kDouble : at::kBFloat16;
+}
+
 /// A product into the accumulate type, times the scales of both operands; then into `out`, with the
 /// bias.
 template <class Multiply>
@@ -80,7 +85,7 @@ void see_operand(const at::Tensor& x, Operand operand, const LowPrecision& how) 
 QuantizedValues quantized_values(const at::Tensor& x_in, kernels::QuantRecipe recipe,
                                  bool along_rows, const QuantizeWays& ways) {
   const at::Tensor x = x_in.contiguous();
-  const at::ScalarType type = x.scalar_type() == at::kDouble ? at::kDouble : at::kBFloat16;
+  const at::ScalarType type = values_type(x.scalar_type());
   QuantizedValues result = {at::empty(x.sizes(), x.options().dtype(type)), 1};
   float scale = 1;
   kernels::quantize({.recipe = recipe,
@@ -99,19 +104,30 @@ QuantizedValues quantized_values(const at::Tensor& x_in, kernels::QuantRecipe re
   return result;
 }
 
-void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
-                           const LowPrecision& how, const at::Tensor& bias) {
-  multiply_into(out, quantized_operand(x, Operand::kInput, how, false),
-                quantized_operand(weight, Operand::kWeight, how, false), bias,
+QuantizedValues quantized_weight(const Param& weight, bool along_rows) {
+  if (weight.fp8() != nullptr) return weight.fp8()->matrix(0, values_type(weight.dtype()));
+  return quantized_operand(weight.dense_value(), Operand::kWeight, *weight.low_precision,
+                           along_rows);
+}
+
+QuantizedValues quantized_weight(const Param& weight, int64_t matrix, bool along_rows) {
+  if (weight.fp8() != nullptr) return weight.fp8()->matrix(matrix, values_type(weight.dtype()));
+  return quantized_operand(weight.dense_matrix(matrix), Operand::kWeight, *weight.low_precision,
+                           along_rows);
+}
+
+void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x,
+                           const QuantizedValues& weight, const LowPrecision& how,
+                           const at::Tensor& bias) {
+  multiply_into(out, quantized_operand(x, Operand::kInput, how, false), weight, bias,
                 [](const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
                   matmul_nt_acc(sum, a, b);
                 });
 }
 
-void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& weight,
-                           const LowPrecision& how) {
-  multiply_into(out, quantized_operand(dy, Operand::kGradient, how, false),
-                quantized_operand(weight, Operand::kWeight, how, true), {},
+void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy,
+                           const QuantizedValues& weight, const LowPrecision& how) {
+  multiply_into(out, quantized_operand(dy, Operand::kGradient, how, false), weight, {},
                 [](const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
                   matmul_nn_acc(sum, a, b);
                 });
@@ -133,11 +149,11 @@ void add_low_precision_tn(const at::Tensor& grad, const at::Tensor& dy, const at
 
 void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const Param& weight,
                            const at::Tensor& bias) {
-  low_precision_nt_into(out, x, weight.dense_value(), *weight.low_precision, bias);
+  low_precision_nt_into(out, x, quantized_weight(weight, false), *weight.low_precision, bias);
 }
 
 void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy, const Param& weight) {
-  low_precision_nn_into(out, dy, weight.dense_value(), *weight.low_precision);
+  low_precision_nn_into(out, dy, quantized_weight(weight, true), *weight.low_precision);
 }
 
 void add_low_precision_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x) {

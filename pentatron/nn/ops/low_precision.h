@@ -13,18 +13,13 @@
 #include "pentatron/kernels/quantize/recipe.h"
 #include "pentatron/kernels/quantize/stochastic.h"
 #include "pentatron/nn/amax_history.h"
+#include "pentatron/nn/fp8_weight.h"
 
 namespace pentatron::nn {
 
 class Param;
 struct LowPrecision;
 
-/// The values that a quantised tensor stands for, without the scale of the whole tensor; bf16 holds
-/// them, in fp64 models they are fp64.
-struct QuantizedValues {
-  at::Tensor values;
-  double scale = 1;
-};
 /// As in kernels/quantize/quantize.h.
 struct QuantizeWays {
   const float* amax = nullptr;
@@ -42,11 +37,18 @@ void add_low_precision_tn(Param& weight, const at::Tensor& dy, const at::Tensor&
 /// Takes the largest size of an operand into the step's, if delayed scales still want it.
 void see_operand(const at::Tensor& x, Operand operand, const LowPrecision& how);
 
-/// The same with a matrix and how its products are computed; `empty`: as in add_matmul_tn.
-void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
-                           const LowPrecision& how, const at::Tensor& bias);
-void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& weight,
-                           const LowPrecision& how);
+/// A weight, or one of its matrices [e, out, in], as the products take it: from its values, or from
+/// the codes that it is stored in.
+QuantizedValues quantized_weight(const Param& weight, bool along_rows);
+QuantizedValues quantized_weight(const Param& weight, int64_t matrix, bool along_rows);
+
+/// The same with a quantised weight and how the other operand is quantised; `empty`: as in
+/// add_matmul_tn.
+void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x,
+                           const QuantizedValues& weight, const LowPrecision& how,
+                           const at::Tensor& bias);
+void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy,
+                           const QuantizedValues& weight, const LowPrecision& how);
 void add_low_precision_tn(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x,
                           const LowPrecision& how, bool empty);
 

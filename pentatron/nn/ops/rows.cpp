@@ -67,10 +67,11 @@ void low_precision_products(const at::Tensor& out, const at::Tensor& x,
                             const std::vector<RowRange>& ranges, const Param& weight,
                             bool transposed) {
   const LowPrecision& how = *weight.low_precision;
-  see_operand(weight.dense_value(), Operand::kWeight,
-              how); // also of matrices that have no rows here
+  if (weight.fp8() == nullptr) // also of matrices that have no rows here
+    see_operand(weight.dense_value(), Operand::kWeight, how);
   for (const auto& [matrix, own] : by_matrix(ranges)) {
-    const at::Tensor rows = rows_of(x, own), w = weight.dense_matrix(matrix);
+    const at::Tensor rows = rows_of(x, own);
+    const QuantizedValues w = quantized_weight(weight, matrix, transposed);
     const at::Tensor y = at::empty({rows.size(0), out.size(1)}, out.options());
     if (transposed)
       low_precision_nn_into(y, rows, w, how);

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
@@ -173,6 +176,185 @@ class ShardedValues final : public Values {
   std::vector<int> users_;           // acquires without release
 };
 
+/// Weights in low precision: their owners have the values, and units get the codes.
+class Fp8Values final : public Values {
+ public:
+  Fp8Values(const std::vector<Bucket>& buckets, const BucketValuesOptions& options, bool sharded)
+      : Values(buckets, options), sharded_(sharded),
+        owned_(allocate(buckets, shard_.size(), options.device)), pool_(code_options()) {
+    const nn::MemoryScope scope(nn::MemoryCategory::kParameters);
+    for (const Bucket& bucket : buckets) {
+      Codes& codes = codes_.emplace_back();
+      std::vector<int64_t> regions;
+      for (const Bucket::Slot& slot : bucket.slots)
+        regions.push_back(nn::Fp8Weight::num_regions(recipe(slot), slot.param->shape()));
+      codes.all_amax = at::zeros({std::accumulate(regions.begin(), regions.end(), int64_t{0})});
+      codes.amax = codes.all_amax.split_with_sizes(regions);
+      codes.seen.resize(bucket.slots.size());
+      codes.own = at::zeros({bucket.length / (sharded ? shard_.size() : 1)}, code_options());
+      if (sharded) continue;
+      codes.whole = codes.own;
+      codes.own = shard_of(codes.whole, shard_.rank(), shard_.size());
+    }
+  }
+
+  at::Tensor owned(size_t b) const override { return owned_[b]; }
+
+  void acquire(int64_t unit, nn::Pass pass) override {
+    for (const size_t b : of_unit(unit)) start(b);
+    if (overlap_) {
+      for (const size_t b : of_unit(pass == nn::Pass::kForward ? unit + 1 : unit - 1)) start(b);
+    }
+    for (const size_t b : of_unit(unit)) {
+      if (codes_[b].users++ == 0) lend(b);
+    }
+  }
+  void release(int64_t unit) override {
+    for (const size_t b : of_unit(unit)) {
+      if (--codes_[b].users == 0) drop(b);
+    }
+  }
+
+  /// Codes are made when a unit needs them: by then delayed scales are those of the step.
+  void publish() override {
+    wait();
+    for (Codes& codes : codes_) codes.fresh = false;
+  }
+  void wait() override {
+    for (size_t b = 0; b < num_buckets(); ++b) {
+      PT_DCHECK(codes_[b].users == 0);
+      drop(b);
+    }
+  }
+
+  void write(const std::function<void(nn::Param&)>& fill) override {
+    publish();
+    for (size_t b = 0; b < num_buckets(); ++b) {
+      const at::Tensor whole = for_values(b).zero_();
+      visit_values(b, whole, fill);
+      owned_[b].copy_(shard_of(whole, shard_.rank(), shard_.size()));
+    }
+  }
+  void read(const std::function<void(const nn::Param&)>& visit) override {
+    wait();
+    for (size_t b = 0; b < num_buckets(); ++b) {
+      const at::Tensor whole = for_values(b);
+      comm::all_gather_into(whole, owned_[b], 0, shard_).wait();
+      visit_values(b, whole, visit);
+    }
+  }
+
+ private:
+  struct Codes {
+    at::Tensor own, whole;                ///< bytes; whole: undefined if it is not here
+    at::Tensor all_amax;                  ///< of regions, those of one slot after those of another
+    std::vector<at::Tensor> amax;         ///< its parts, by slot
+    std::vector<float> seen;              ///< largest size that this rank owns, by slot
+    bool fresh = false, gathered = false; ///< own belongs to the values; whole to own
+    int users = 0;
+  };
+
+  static kernels::QuantRecipe recipe(const Bucket::Slot& slot) {
+    return slot.param->low_precision->weight;
+  }
+  static nn::AmaxHistory* delayed(const Bucket::Slot& slot) {
+    return slot.param->low_precision->delayed;
+  }
+  at::TensorOptions code_options() const { return owned_.front().options().dtype(at::kByte); }
+  /// Memory for all values of a bucket, which is seldom needed.
+  at::Tensor for_values(size_t b) const {
+    const nn::MemoryScope scope(nn::MemoryCategory::kWorkspace);
+    return at::empty({bucket(b).length}, owned_.front().options());
+  }
+
+  bool has_other_scale(size_t b) const {
+    for (size_t i = 0; i < bucket(b).slots.size(); ++i) {
+      const nn::AmaxHistory* const history = delayed(bucket(b).slots[i]);
+      if (history != nullptr &&
+          history->amax(nn::Operand::kWeight) != *codes_[b].amax[i].const_data_ptr<float>())
+        return true;
+    }
+    return false;
+  }
+
+  void start(size_t b) {
+    Codes& codes = codes_[b];
+    if (codes.users == 0 && (!codes.fresh || has_other_scale(b))) {
+      drop(b);
+      encode(b);
+    }
+    if (codes.gathered) return;
+    if (sharded_) codes.whole = pool_.take(bucket(b).length);
+    works_[b] = comm::all_gather_into(codes.whole, codes.own, 0, shard_);
+    codes.gathered = true;
+    if (!overlap_) wait_for(b);
+  }
+  void encode(size_t b) {
+    Codes& codes = codes_[b];
+    const std::vector<Bucket::Slot>& slots = bucket(b).slots;
+    const std::vector<nn::Piece> pieces = pieces_of(bucket(b), shard_.rank(), shard_.size());
+    const auto slot_of = [&](const nn::Piece& piece) {
+      return static_cast<size_t>(std::ranges::find(slots, piece.param, &Bucket::Slot::param) -
+                                 slots.begin());
+    };
+    const auto values = [&](const nn::Piece& piece) {
+      return owned_[b].narrow(0, piece.begin, piece.size);
+    };
+    codes.all_amax.zero_();
+    for (const nn::Piece& piece : pieces) {
+      const size_t i = slot_of(piece);
+      nn::Fp8Weight::add_amax(recipe(slots[i]), piece.param->shape(), piece.param_begin,
+                              values(piece), codes.amax[i].data_ptr<float>());
+    }
+    for (size_t i = 0; i < slots.size(); ++i) codes.seen[i] = codes.amax[i].max().item<float>();
+    if (!planted("fp8_scales_of_a_shard"))
+      comm::all_reduce_(codes.all_amax, comm::ReduceOp::kMax, shard_);
+    for (size_t i = 0; i < slots.size(); ++i)
+      if (const nn::AmaxHistory* const history = delayed(slots[i]))
+        codes.amax[i].fill_(history->amax(nn::Operand::kWeight));
+    for (const nn::Piece& piece : pieces) {
+      const size_t i = slot_of(piece);
+      nn::Fp8Weight::encode(recipe(slots[i]), piece.param->shape(), piece.param_begin,
+                            values(piece), codes.amax[i].const_data_ptr<float>(),
+                            codes.own.data_ptr<uint8_t>() + piece.begin);
+    }
+    codes.fresh = true;
+    codes.gathered = false;
+  }
+  void lend(size_t b) {
+    wait_for(b);
+    const Codes& codes = codes_[b];
+    for (size_t i = 0; i < codes.amax.size(); ++i) {
+      const Bucket::Slot& slot = bucket(b).slots[i];
+      slot.param->set_fp8(std::make_shared<const nn::Fp8Weight>(
+          recipe(slot), view_of(codes.whole, slot), codes.amax[i]));
+      nn::AmaxHistory* const history = delayed(slot);
+      if (history != nullptr && history->wants(nn::Operand::kWeight))
+        history->see(nn::Operand::kWeight, codes.seen[i]);
+    }
+  }
+  void drop(size_t b) {
+    wait_for(b);
+    for (const Bucket::Slot& slot : bucket(b).slots) slot.param->set_fp8(nullptr);
+    Codes& codes = codes_[b];
+    if (!sharded_ || !codes.gathered) return;
+    pool_.give_back(std::exchange(codes.whole, {}));
+    codes.gathered = false;
+  }
+  template <class Fn> void visit_values(size_t b, const at::Tensor& whole, const Fn& fn) {
+    for (const Bucket::Slot& slot : bucket(b).slots) {
+      slot.param->set_value(view_of(whole, slot));
+      fn(*slot.param);
+      slot.param->set_value({});
+    }
+  }
+
+  bool sharded_;
+  std::vector<at::Tensor> owned_; // values, by bucket
+  ScratchPool pool_;
+  std::vector<Codes> codes_; // by bucket
+};
+
 } // namespace
 
 std::unique_ptr<BucketValues> make_resident_values(const std::vector<Bucket>& buckets,
@@ -183,6 +365,11 @@ std::unique_ptr<BucketValues> make_resident_values(const std::vector<Bucket>& bu
 std::unique_ptr<BucketValues> make_sharded_values(const std::vector<Bucket>& buckets,
                                                   const BucketValuesOptions& options) {
   return std::make_unique<ShardedValues>(buckets, options);
+}
+
+std::unique_ptr<BucketValues> make_fp8_values(const std::vector<Bucket>& buckets,
+                                              const BucketValuesOptions& options, bool sharded) {
+  return std::make_unique<Fp8Values>(buckets, options, sharded);
 }
 
 } // namespace pentatron::parallel

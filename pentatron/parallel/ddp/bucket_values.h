@@ -41,5 +41,9 @@ std::unique_ptr<BucketValues> make_resident_values(const std::vector<Bucket>& bu
                                                    const BucketValuesOptions& options);
 std::unique_ptr<BucketValues> make_sharded_values(const std::vector<Bucket>& buckets,
                                                   const BucketValuesOptions& options);
+/// Of weights in low precision (nn/fp8_weight.h): a rank keeps the values of its shards; units get
+/// codes, which are whole on every rank (ZeRO-1 and 2), or with `sharded` gathered as in ZeRO-3.
+std::unique_ptr<BucketValues> make_fp8_values(const std::vector<Bucket>& buckets,
+                                              const BucketValuesOptions& options, bool sharded);
 
 } // namespace pentatron::parallel

@@ -36,6 +36,12 @@ Sharding make_sharding(const comm::ParallelGroups& groups, const std::string& ax
   return {.shard = groups.get(axis + "-shard"), .replicas = groups.get(axis + "-replicas")};
 }
 
+/// Whether other ranks get the codes of a parameter in place of its values.
+bool sends_codes(const nn::Param& param, const DdpConfig& config) {
+  return config.fp8_param_gather && param.low_precision &&
+         nn::Fp8Weight::supports(param.low_precision->weight);
+}
+
 /// The ranks that hold the other parts of a bucket's parameters, where the optimizer needs them.
 comm::Group tensor_ranks(const Bucket& bucket, const comm::ParallelGroups& groups) {
   const nn::Param& param = *bucket.slots.front().param;
@@ -81,8 +87,11 @@ std::unique_ptr<DataParallel::Part> DataParallel::make_part(const std::vector<nn
       {.bucket_size = config.bucket_size, .num_shards = shard.size(), .split_units = stage >= 2});
   const BucketValuesOptions values{
       .device = device, .shard = shard, .overlap = config.overlap_param_gather};
-  part->values = stage >= 3 ? make_sharded_values(part->buckets, values)
-                            : make_resident_values(part->buckets, values);
+  if (stage > 0 && sends_codes(*params.front(), config))
+    part->values = make_fp8_values(part->buckets, values, /*sharded=*/stage >= 3);
+  else
+    part->values = stage >= 3 ? make_sharded_values(part->buckets, values)
+                              : make_resident_values(part->buckets, values);
   if (family.trainable) {
     const at::ScalarType acc = nn::acc_dtype(family.dtype);
     const BucketGradientsOptions gradients{
@@ -120,7 +129,8 @@ DataParallel::DataParallel(nn::ParamList& params, at::Device device, const DdpCo
     const auto fits = [&](const std::vector<nn::Param*>& part) {
       const nn::Param& one = *part.front();
       return one.group == param.group && one.dtype() == param.dtype() &&
-             one.trainable == param.trainable;
+             one.trainable == param.trainable &&
+             sends_codes(one, config) == sends_codes(param, config);
     };
     auto found = std::ranges::find_if(parts, fits);
     if (found == parts.end()) found = parts.emplace(parts.end());

@@ -15,6 +15,7 @@ struct DdpConfig {
   bool overlap_grad_reduce = true;
   bool overlap_param_gather = true;
   bool grad_reduce_in_fp32 = true;
+  bool fp8_param_gather = false;
   int64_t num_distributed_optimizer_instances = 1;
 
   static constexpr auto fields() {
@@ -36,6 +37,10 @@ struct DdpConfig {
         field("grad_reduce_in_fp32", &C::grad_reduce_in_fp32,
               "reduce the gradients of bf16 models in fp32; false: send them in bf16 and sum them "
               "in fp32"),
+        field(
+            "fp8_param_gather", &C::fp8_param_gather,
+            "gather the weights of FP8 products as FP8 codes, one byte per element, and keep only "
+            "these codes besides each rank's own shard"),
         field("num_distributed_optimizer_instances", &C::num_distributed_optimizer_instances,
               "number of groups of data-parallel ranks; each group shards the state among its own "
               "ranks and holds a complete copy")
