@@ -136,7 +136,8 @@ void check_param_gather(const Config& config, config::Violations& violations) {
   if (!config.ddp.fp8_param_gather) return;
   if (c.fp8 == Fp8Format::kNone)
     violations.add(key, fmt::format("{}=true needs products in FP8", key),
-                   "mixed_precision.fp8=e4m3");
+                   c.fp4 == Fp4Format::kNone ? "mixed_precision.fp8=e4m3"
+                                             : fmt::format("{}=false", key));
   else if (!sends_codes(config))
     violations.add(
         key,
