@@ -318,7 +318,7 @@ void add_convert(CLI::App& program, Action& chosen) {
           "copies of its MLP, and a new router")
       ->check(CLI::Range(int64_t{2}, models::kMostExperts));
   verb->add_option("--experts-topk", a->upcycle.top_k,
-                   "with --experts: number of experts that work on each token")
+                   "with --experts: number of experts that process each token")
       ->check(CLI::PositiveNumber)
       ->needs("--experts")
       ->capture_default_str();
