@@ -105,9 +105,9 @@ void require_writable(const std::string& key, const fs::path& folder) {
   if (is_folder) error = try_to_write(existing);
   if (is_folder && !error) return;
   refuse_folder(key, folder,
-                existing.string() + (is_folder
-                                         ? fmt::format(" takes no new folder ({})", error.message())
-                                         : " is not a folder"));
+                existing.string() +
+                    (is_folder ? fmt::format(" does not allow new folders ({})", error.message())
+                               : " is not a folder"));
 }
 
 /// The same, and makes it: before the run, not after it.

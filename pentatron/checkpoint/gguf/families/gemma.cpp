@@ -91,8 +91,8 @@ bool write_layers(GgufKeyWriter& w, int64_t said, int64_t usual) {
   w.put("attention.sliding_window", w.size("sliding_window", 4096));
   if (*every != usual) {
     w.put("attention.sliding_window_pattern", *every);
-    log::warning("llama.cpp before 2026 ignores that every {} layers one has no window, and takes "
-                 "{} instead",
+    log::warning("llama.cpp versions before 2026 ignore that one in {} layers has no sliding "
+                 "window, and assume one in {} instead",
                  *every, usual);
   }
   return true;
