@@ -127,11 +127,10 @@ class Interruptible {
   struct sigaction before_ = {};
 };
 
-constexpr const char* kCommandsHelp = "/reset      forget the conversation\n"
-                                      "/save FILE  write the conversation to FILE, as JSON\n"
-                                      "/exit       end the chat; so does Ctrl-D\n"
-                                      "/help       show this list\n"
-                                      "Ctrl-C stops an answer.\n";
+constexpr const char* kCommandsHelp =
+    "/reset      clear the conversation\n/save FILE  write the conversation to FILE, as "
+    "JSON\n/exit       end the chat; so does Ctrl-D\n/help       show this list\nCtrl-C stops an "
+    "answer.\n";
 
 /// Answers to commands go to standard error: standard output has the model's text only.
 void tell(const comm::Group& world, const std::string& text) {
@@ -177,7 +176,7 @@ Next obey(const std::string& line, Talk& talk, const comm::Group& world) {
     tell(world, kCommandsHelp);
   } else if (name == "/reset") {
     talk.reset();
-    tell(world, "the conversation is forgotten\n");
+    tell(world, "conversation cleared\n");
   } else {
     tell(world, fmt::format("{} is not a command of chat\n  try: /help, or //... to send a message "
                             "that begins with /\n",

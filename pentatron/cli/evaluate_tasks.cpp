@@ -54,14 +54,13 @@ evaluation::Document facts_of(const std::string& model, const trainer::Config& c
 void add_task_options(CLI::App& verb, TaskArguments& arguments) {
   CLI::Option* tasks =
       verb.add_option("--tasks", arguments.tasks,
-                      "tasks to score, separated by commas: names of tasks that come with "
-                      "pentatron (hellaswag, mmlu, ...) and task files (YAML, as of "
-                      "lm-evaluation-harness)")
+                      "tasks to score, separated by commas: names of built-in tasks (hellaswag, "
+                      "mmlu, ...) and task files (YAML, in the format of lm-evaluation-harness)")
           ->delimiter(',')
           ->allow_extra_args(false);
   verb.add_option("--out", arguments.out,
-                  "with --tasks: write scores, and likelihoods and answers of each document, to "
-                  "this JSON file")
+                  "with --tasks: write the scores, and the likelihoods and answers of each "
+                  "document, to this JSON file")
       ->needs(tasks);
   add_rank_options(verb, arguments.ranks);
   verb.get_option("--ranks")->needs(tasks);

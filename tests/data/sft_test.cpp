@@ -207,7 +207,7 @@ TEST_F(SftTest, PartsAreCutOrHaveFilesOfTheirOwn) {
   EXPECT_EQ(sets.validation_size.documents, 4);
   EXPECT_TRUE(sets.validation->size().has_value());
   EXPECT_EQ(sets.test, nullptr);
-  EXPECT_THAT(sets.summary, AllOf(HasSubstr("are learned"), HasSubstr("written as ChatML")));
+  EXPECT_THAT(sets.summary, AllOf(HasSubstr("are trained on"), HasSubstr("written as ChatML")));
   config.train_data_path = config.path;
   config.valid_data_path = folder.write("valid.jsonl", talk("Q", "A"));
   config.path.clear();
