@@ -1,4 +1,4 @@
-/// A model that was trained, whatever wrote it, on the ranks of a verb.
+/// A trained model in any format, on the ranks of a command.
 #pragma once
 
 #include <memory>
