@@ -1,5 +1,5 @@
-/// The GPT family as data: everything that GPT-2, GPT-3, Llama, Mistral and Qwen differ in. Keys
-/// keep the field's spelling.
+/// The GPT family as data: all differences between GPT-2, GPT-3, Llama, Mistral and Qwen. Keys have
+/// the names that are common in the field.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// The section `optimizer`. Keys keep Megatron's spelling.
+/// The section `optimizer`. Keys have Megatron's names.
 #pragma once
 
 #include <array>

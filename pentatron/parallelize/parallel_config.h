@@ -1,4 +1,4 @@
-/// The section `parallel`: how a model lies over the ranks. Keys keep Megatron's spelling.
+/// The section `parallel`: how a model is distributed over ranks. Keys have Megatron's names.
 #pragma once
 
 #include <array>

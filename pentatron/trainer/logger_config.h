@@ -1,4 +1,4 @@
-/// The section `logger`: what a run shows and writes about itself.
+/// The section `logger`: the output of a run.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-/// The section `offload`: what leaves the memory of a rank until it is needed.
+/// The section `offload`: data that is moved out of memory until it is needed.
 #pragma once
 
 #include <cstdint>

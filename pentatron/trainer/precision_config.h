@@ -1,4 +1,4 @@
-/// The section `mixed_precision`. Keys keep Megatron's spelling, recipes that of Megatron Bridge.
+/// The section `mixed_precision`. Keys have Megatron's names, recipes the names of Megatron Bridge.
 #pragma once
 
 #include <array>
