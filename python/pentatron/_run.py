@@ -123,7 +123,7 @@ def run(config: Union[str, "os.PathLike[str]", Mapping[str, Any], Config, None] 
 
     config: a YAML file, a Config or a dict; overrides: settings that come after it, as {"optimizer.lr": 1e-4}.
     command_options: the command's options, as ranks=2, backend="sockets".
-    Raises ConfigError at once if a key or value is not that of the schema; what the program finds later is raised by the
+    Raises ConfigError immediately if a key or value does not match the schema; errors that the program finds later are raised by the
     iteration, by wait() and by stop().
     """
     arguments = arguments_of(config, overrides)
