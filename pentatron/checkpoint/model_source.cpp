@@ -117,7 +117,7 @@ std::vector<std::string> ModelSource::check(const models::ParamSpecs& specs,
   }
   std::string what = facts_.path.string() + " does not match the model of this configuration";
   if (problems.only_missing())
-    what += " (checkpoint.strictness=log_all gives new values to what is missing)";
+    what += " (checkpoint.strictness=log_all initializes missing tensors)";
   problems.throw_if_any(what);
   return missing;
 }

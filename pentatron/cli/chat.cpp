@@ -167,7 +167,7 @@ Next obey(const std::string& line, Talk& talk, const comm::Group& world) {
     return Next::kAsk;
   }
   if (!rest.empty() && (name == "/reset" || name == "/exit" || name == "/help")) {
-    tell(world, fmt::format("{} takes no argument, and \"{}\" is given\n  try: {}\n", name,
+    tell(world, fmt::format("{} takes no argument, but \"{}\" is given\n  try: {}\n", name,
                             excerpt(rest), name));
     return Next::kAsk;
   }

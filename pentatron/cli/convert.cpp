@@ -310,7 +310,7 @@ void add_convert(CLI::App& program, Action& chosen) {
       ->allow_extra_args(false);
   verb->add_option("--text-key", a->text_key,
                    "with --text-file: the field of the JSON objects, or the Parquet column, that "
-                   "holds the text")
+                   "contains the text")
       ->needs("--text-file")
       ->capture_default_str();
   verb->add_option("--experts", a->upcycle.experts,

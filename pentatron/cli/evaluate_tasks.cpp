@@ -74,8 +74,8 @@ int evaluate_on_tasks(const std::string& model, const std::vector<std::string>& 
       open_trained_model(model, config, ranks.size, {.keys = {"eval."}, .copies = true});
   const trainer::Config& settings = opened.config;
   if (!settings.eval.tasks.empty())
-    throw ConfigError("eval.tasks is for training, and this command has --tasks\n  try: remove "
-                      "eval.tasks");
+    throw ConfigError(
+        "eval.tasks is for training; this command uses --tasks\n  try: remove eval.tasks");
   check_model(model, opened);
   const int64_t max_length = max_length_of(settings);
   const auto tokenizer = open_tokenizer_of(opened);

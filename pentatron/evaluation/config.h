@@ -42,7 +42,7 @@ struct EvalConfig {
             .size()
             .unit("tokens"),
         field("batch_tokens", &C::batch_tokens,
-              "number of tokens in a batch of texts; a longer text forms a batch of its own")
+              "number of tokens in a batch of texts; a longer text forms a separate batch")
             .size()
             .unit("tokens"),
         field("limit", &C::limit, "number of documents of each task to use; 0: all")

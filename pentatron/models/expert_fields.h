@@ -103,8 +103,8 @@ template <class C> constexpr auto expert_fields() {
           .on_resume(OnResume::kTold)
           .only_for(T::kGpt),
       field("moe_input_jitter_eps", &C::moe_input_jitter_eps,
-            "range eps of the random factors, from 1 - eps to 1 + eps, by which training "
-            "multiplies the input of the router; 0: off")
+            "noise eps of the router: training multiplies its input by random numbers from 1 - eps "
+            "to 1 + eps; 0: off")
           .non_negative()
           .max(0.99)
           .on_resume(OnResume::kTold)

@@ -130,8 +130,8 @@ void Param::write_int8(at::Device device, const std::function<void(Param&)>& fil
   const int64_t block = Int8Weight::block_of(spec_.shape.back());
   if (shape_.back() % block != 0)
     raise<ConfigError>(
-        "peft.base_dtype=int8 uses one scale per {} columns, but a rank holds {} of the {} columns "
-        "of {}, which is not a multiple\n  try: a smaller parallel.tensor_model_parallel_size",
+        "peft.base_dtype=int8 uses one scale per {} columns, which does not divide the {} (of {}) "
+        "columns of {} on a rank\n  try: a smaller parallel.tensor_model_parallel_size",
         block, shape_.back(), spec_.shape.back(), name());
   set_value(at::empty(shape_, at::TensorOptions(acc_dtype(dtype_)).device(device)));
   fill(*this);

@@ -189,7 +189,7 @@ int64_t Service::room_of(const CompletionRequest& request, const PromptText& pro
   int64_t room = options_.context - (options_.decoder_start ? 1 : size);
   if (size > options_.context || wanted > room)
     throw ApiError(400,
-                   fmt::format("the model reads at most {} tokens, and this prompt has {}{}",
+                   fmt::format("the model reads at most {} tokens, but this prompt has {}{}",
                                options_.context, size,
                                request.max_tokens
                                    ? fmt::format(", with max_tokens={}", *request.max_tokens)

@@ -282,7 +282,7 @@ void check_eval(const Config& config, config::Violations& violations) {
                    "eval.tasks=[], and pentatron evaluate --tasks with the checkpoint");
   if (config.tokenizer.type == data::TokenizerType::kNull)
     violations.add("eval.tasks",
-                   tasks + " needs a tokenizer, and tokenizer.type=null encodes no text",
+                   tasks + " needs a tokenizer, but tokenizer.type=null encodes no text",
                    "eval.tasks=[]");
   if (eval.max_length.value_or(0) > config.train.seq_length)
     violations.add("eval.max_length",

@@ -219,10 +219,11 @@ struct CheckpointConfig {
     using config::field;
     return std::tuple{
         field("save", &C::save, "folder to save checkpoints in; empty: do not save"),
-        field("load", &C::load,
-              "model to start from: checkpoint.save of an earlier run (resumes it); auto: resume "
-              "from checkpoint.save, or start a new run if it holds no checkpoint; hf:DIR: Hugging "
-              "Face model, a folder or ORG/NAME of a downloaded one; FILE.gguf: GGUF model"),
+        field(
+            "load", &C::load,
+            "model to start from: checkpoint.save of an earlier run (resumes it); auto: resume "
+            "from checkpoint.save, or start a new run if it contains no checkpoint; hf:DIR: "
+            "Hugging Face model, a folder or ORG/NAME of a downloaded one; FILE.gguf: GGUF model"),
         field("save_interval", &C::save_interval,
               "number of iterations between checkpoints; 0: save only at the end")
             .min(0)
@@ -254,8 +255,8 @@ struct CheckpointConfig {
             .range(0, static_cast<int64_t>(checkpoint::kMaxParity)),
         field("node_local", &C::node_local,
               "checkpoint.save and checkpoint.load are local folders of each machine, without a "
-              "shared disk: each machine stores the files of its own ranks and gets missing files "
-              "from the other machines"),
+              "shared disk: each machine stores the files of its own ranks and fetches missing "
+              "files from the other machines"),
         field("async_save", &C::async_save,
               "save in the background: training waits only until the state is copied to memory; at "
               "most one save runs at a time"),

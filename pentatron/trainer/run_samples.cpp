@@ -26,7 +26,7 @@ void check_samples(const Config& config, config::Violations& violations) {
     return add(fmt::format("needs a model that generates text, and model.type={} does not",
                            config::to_string(config.model.type)));
   if (type == DatasetType::kBatches || type == DatasetType::kMock)
-    return add(fmt::format("needs a tokenizer, and dataset.type={} has token ids without one",
+    return add(fmt::format("needs a tokenizer, but dataset.type={} contains only token ids",
                            config::to_string(type)));
   if (config.peft.on() && config.model.multi_latent_attention)
     add(fmt::format("is not supported with peft.type={} and latent attention",

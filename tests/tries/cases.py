@@ -567,7 +567,7 @@ ELSEWHERE = [
     (r"^base/hf_cache", "downloads: tests/base/hf_cache_test.cpp"),
     (r"^cli/chat", "tests/cli/generating_test.cpp"),
     (r"is a DoRA adapter of experts", "peft makes none: tests/trainer/adapter_test.cpp"),
-    (r"^cli/files/completion|comes with pentatron is not beside", "an incomplete installation: tests/install"),
+    (r"^cli/files/completion|comes with pentatron was not found", "an incomplete installation: tests/install"),
     (r"holds partial output made with other files|: positions|skip_list_bytes",
      "files of an earlier call: tests/data, tests/cli/user_data_test.cpp"),
     (r"standard input to read a prompt|in_process cannot be used with", "ranks as processes: tests/cli/generating_test.cpp, tests/comm"),

@@ -93,7 +93,7 @@ int run_plot(const PlotArguments& a) {
   for (const std::string& run : a.runs) {
     fs::path file = fs::weakly_canonical(metrics_of(run));
     const bool again = std::ranges::find(seen, file) != seen.end();
-    if (again) log::warning("{} is given twice, and is drawn once", run);
+    if (again) log::warning("{} is given twice, but drawn once", run);
     if (!again) files.push_back(metrics_of(run));
     seen.push_back(std::move(file));
   }

@@ -84,8 +84,8 @@ bool write_layers(GgufKeyWriter& w, int64_t said, int64_t usual) {
   if (w.has("layer_types"))
     every = window_pattern(w.get<std::vector<std::string>>("layer_types"), usual);
   if (!every) {
-    w.problem("layer_types in which not every n-th layer alone is full_attention cannot be stored "
-              "in GGUF");
+    w.problem("layer_types in which full_attention is not exactly every n-th layer cannot be "
+              "stored in GGUF");
     return false;
   }
   w.put("attention.sliding_window", w.size("sliding_window", 4096));
