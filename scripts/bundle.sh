@@ -37,6 +37,6 @@ find "$folder" -name __pycache__ -prune -exec rm -r {} +
 tar -C "$OUT" --sort=name --owner=0 --group=0 --mtime=@0 -czf "$OUT/pentatron-bundle.tar.gz" pentatron
 megabytes=$(($(stat -c %s "$OUT/pentatron-bundle.tar.gz") / 1000000))
 if [ "$megabytes" -gt 60 ]; then
-  fail "the bundle has $megabytes MB, and at most 60 are allowed" "fewer architectures: CUDAARCHS=90 scripts/bundle.sh"
+  fail "the bundle has $megabytes MB, but at most 60 MB are allowed" "fewer architectures: CUDAARCHS=90 scripts/bundle.sh"
 fi
 say "$OUT/pentatron-bundle.tar.gz: $megabytes MB"

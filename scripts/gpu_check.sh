@@ -38,7 +38,7 @@ ROOT=$(cd "$HERE/.." && pwd)
 
 if ! command -v nvidia-smi >/dev/null || ! capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1) ||
   [ -z "$capability" ]; then
-  fail "no NVIDIA GPU answers on this machine" "scripts/test.sh, which needs none"
+  fail "no NVIDIA GPU responds on this machine" "scripts/test.sh, which needs no GPU"
 fi
 if [ -z "${TORCH_ROOT:-}" ]; then
   TORCH_ROOT=$("$PYTHON" -c "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')")

@@ -50,7 +50,7 @@ free_or_fail() {
   local free
   free=$(df -Pm "$1" | awk 'NR == 2 { print $4 }')
   if [ "${free:-0}" -lt "$2" ]; then
-    fail "$3 needs $2 MB in $1, and $free MB are free" "free some space there, or clone pentatron onto a larger disk"
+    fail "$3 needs $2 MB in $1, but only $free MB are free" "free some space there, or clone pentatron onto a larger disk"
   fi
 }
 
@@ -70,10 +70,10 @@ explain() {
 
 check_platform() {
   if [ "$(uname -s)" != Linux ]; then
-    fail "pentatron builds on Linux, and this is $(uname -s)" "Debian 12 or newer, in a virtual machine or container"
+    fail "pentatron only builds on Linux, but this is $(uname -s)" "Debian 12 or newer, in a virtual machine or container"
   fi
   if [ "$(uname -m)" != x86_64 ] && [ -z "${TORCH_ROOT:-}" ]; then
-    fail "the pinned torch wheels are for x86_64, and this machine is $(uname -m)" \
+    fail "the pinned torch wheels are for x86_64, but this machine is $(uname -m)" \
       "TORCH_ROOT=/path/to/torch (2.11 or newer, built for $(uname -m)) $0"
   fi
 }
@@ -90,7 +90,7 @@ install_packages() {
   if [ -z "$missing" ]; then return; fi
   if [ "$(id -u)" != 0 ]; then
     if ! command -v sudo >/dev/null || { [ ! -t 0 ] && ! sudo -n true 2>/dev/null; }; then
-      fail "installing packages needs root, and neither root nor sudo is available; missing are: $missing" \
+      fail "installing packages needs root, but neither root nor sudo is available; missing packages: $missing" \
         "as root: apt-get install --no-install-recommends $missing"
     fi
     as_root="sudo"
@@ -156,7 +156,7 @@ install_wheels() {
 setup_torch() {
   local found
   if [ -n "${TORCH_ROOT:-}" ]; then
-    is_torch "$TORCH_ROOT" || fail "TORCH_ROOT=$TORCH_ROOT holds no torch of version 2.11 or newer" \
+    is_torch "$TORCH_ROOT" || fail "TORCH_ROOT=$TORCH_ROOT contains no torch of version 2.11 or newer" \
       "the folder with lib/libtorch_cpu.so and include/, or unset TORCH_ROOT to install torch $TORCH_VERSION"
     export TORCH_ROOT
     return
@@ -236,5 +236,5 @@ configure_and_build() {
     tail -20 "$DEPS/configure.log" >&2
     fail "the preset $preset does not configure" "rm -rf build/$preset and run this again; all output is in .deps/configure.log"
   }
-  cmake --build "build/$preset" -j "$jobs" "$@" >&2 || fail "the build of preset $preset failed" "the first error above; then cmake --build build/$preset"
+  cmake --build "build/$preset" -j "$jobs" "$@" >&2 || fail "the build of preset $preset failed" "fix the first error above, then cmake --build build/$preset"
 }

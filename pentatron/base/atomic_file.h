@@ -1,6 +1,6 @@
-/// Files and folders that appear whole or not at all: written aside, fsynced, renamed, and the
-/// parent folder fsynced. Every error of the operating system (full disk, no permission) is an
-/// Error that names the file.
+/// Files and folders that appear completely or not at all: they are written under a temporary name,
+/// fsynced and renamed, and the parent folder is fsynced. Every error of the operating system (full
+/// disk, no permission) is an Error that names the file.
 #pragma once
 
 #include <cstdint>

@@ -8,13 +8,13 @@
 
 namespace pentatron {
 
-/// The checksum of `bytes`, continuing one that ended with `crc`: crc32c(b, crc32c(a)) is that of a
-/// followed by b. As fast as memory where the processor multiplies polynomials of 512 bits; 8 bytes
-/// a cycle, with SSE4.2's instruction on three streams at once, where it has that.
+/// The checksum of `bytes`, continuing from `crc`: crc32c(b, crc32c(a)) is the checksum of a
+/// followed by b. With 512-bit polynomial multiplication it is as fast as memory; with the SSE4.2
+/// instruction, on three streams at once, it processes 8 bytes per cycle.
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
 
-/// The checksum of a followed by b, from those of a and of b and the length of b, in a time that
-/// grows with the logarithm of the length. Linear: the checksum of several parts is the xor of
+/// The checksum of a followed by b, from the checksums of a and b and the length of b, in a time
+/// that grows with the logarithm of the length. Linear: the checksum of several parts is the xor of
 /// crc32c_combine(part, 0, bytes that follow it), in any order.
 uint32_t crc32c_combine(uint32_t a, uint32_t b, uint64_t length_b);
 

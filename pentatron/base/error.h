@@ -1,6 +1,6 @@
 /// The errors that pentatron throws. A message is one sentence that names the offending value and
-/// what it conflicts with, optionally followed by a line "  try: ..." with what would work; the
-/// program adds the rank's coordinates.
+/// what it conflicts with, optionally followed by a line "  try: ..." with a fix; the program adds
+/// the rank's coordinates.
 #pragma once
 
 #include <stdexcept>

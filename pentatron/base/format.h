@@ -1,4 +1,4 @@
-/// Numbers as people read them, and clocks.
+/// Formats numbers, durations and sizes for people; clocks.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace pentatron {
 
-/// "1 document", "2 documents"; of a noun whose plural does not end in s, `many` is it.
+/// "1 document", "2 documents"; `many` is the plural if it does not end in s.
 std::string counted(int64_t count, std::string_view one, std::string_view many = {});
 /// The noun alone, for counts that are written in another way.
 std::string noun_for(int64_t count, std::string_view one, std::string_view many = {});

@@ -88,8 +88,8 @@ std::optional<fs::path> find_in_hf_cache(std::string_view name) {
     if (entry.is_directory(error)) snapshots.push_back(entry.path());
   if (snapshots.size() == 1) return snapshots[0];
   if (snapshots.empty()) return std::nullopt;
-  raise<DataError>("{} contains {} snapshots, and there is no refs/main that names one\n  try: one "
-                   "of the folders, such as {}",
+  raise<DataError>("{} contains {} snapshots, but no refs/main that selects one\n  try: one of the "
+                   "folders, such as {}",
                    (model / "snapshots").string(), snapshots.size(),
                    std::min_element(snapshots.begin(), snapshots.end())->string());
 }

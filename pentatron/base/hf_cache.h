@@ -1,5 +1,5 @@
-/// Models by the names they have on the Hugging Face Hub, found in the local cache that `hf
-/// download` and transformers fill. Nothing is downloaded.
+/// Finds models by their Hugging Face Hub name in the local cache that `hf download` and
+/// transformers fill. Nothing is downloaded.
 #pragma once
 
 #include <filesystem>

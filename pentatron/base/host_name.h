@@ -5,7 +5,7 @@
 
 namespace pentatron {
 
-/// "localhost" where the system tells none.
+/// "localhost" if the system reports no name.
 std::string host_name();
 
 } // namespace pentatron

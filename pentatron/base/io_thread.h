@@ -1,8 +1,8 @@
 /// Threads for input and output only: a bounded queue, and workers that run jobs. Computing belongs
 /// to OpenMP.
 ///
-/// Waits block, never spin. A failure is carried to the other side: pop() and finish() throw what
-/// the producer or a job threw. Destruction stops cleanly, with or without work left.
+/// Waits block, never spin. Failures are passed on: pop() and finish() throw what the producer or a
+/// job threw. Destruction stops cleanly, with or without work left.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-/// JSON that comes from outside, read with limits: nlohmann/json underneath, DataError for
-/// everything that is wrong.
+/// Reads JSON from external sources with limits, using nlohmann/json. Everything that is not valid
+/// is a DataError.
 #pragma once
 
 #include <concepts>

@@ -10,7 +10,7 @@
 
 namespace pentatron {
 
-/// The file cannot be opened or mapped here and now, which says nothing about its content.
+/// The file cannot be opened or mapped at the moment; its content may be intact.
 class CannotOpen : public DataError {
  public:
   using DataError::DataError;

@@ -1,4 +1,4 @@
-/// Errors about a value with the key or the option by which the user gave it.
+/// Adds to errors about a value the key or option with which the user set it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-/// Edit distance, and the candidate nearest to what somebody typed: for "did you mean".
+/// Edit distance, and the candidate nearest to a misspelled word, for suggestions.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace pentatron {
 
-/// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
+/// Number of insertions, deletions, substitutions and swaps of adjacent characters that turn `a`
+/// into `b`.
 size_t edit_distance(std::string_view a, std::string_view b);
 
 /// How far `candidate` is from `typed`; nothing if they have too little in common. The smallest of:

@@ -1,4 +1,4 @@
-/// A file of named parts whose places are known before their bytes are.
+/// A file of named parts whose positions are known before their bytes.
 #pragma once
 
 #include <cstdint>

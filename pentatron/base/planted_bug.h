@@ -1,5 +1,5 @@
-/// Bugs of parallel code that exist only to test the tests; tests/trainer/planted_bugs.txt says
-/// what each does.
+/// Deliberate bugs in parallel code, which check that tests detect them;
+/// tests/trainer/planted_bugs.txt describes each.
 ///
 /// planted("name") is false and leaves nothing in the program, unless the build has
 /// PENTATRON_PLANTED_BUGS: then it is true in processes started with PENTATRON_BUG=name.

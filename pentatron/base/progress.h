@@ -1,4 +1,4 @@
-/// How far a job is: one line at the bottom of a terminal, or a plain line every few seconds in a
+/// Progress of a job: one line at the bottom of a terminal, or a plain line every few seconds in a
 /// file. Messages of log.h appear above the line. The line never wraps, and it disappears at the
 /// end, on Ctrl-C and while the program is suspended (Ctrl-Z).
 #pragma once

@@ -1,4 +1,4 @@
-/// `run.lock`: says that a process works in a folder, for as long as it lives.
+/// `run.lock`: the lock of a process on a folder, held until the process ends.
 #pragma once
 
 #include <filesystem>

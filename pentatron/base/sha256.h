@@ -1,4 +1,4 @@
-/// SHA-256 (FIPS 180-4), to tell files apart.
+/// SHA-256 (FIPS 180-4), to identify files.
 #pragma once
 
 #include <string>

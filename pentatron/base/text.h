@@ -1,4 +1,4 @@
-/// Small functions on text that several rooms need.
+/// Small text functions that several modules need.
 #pragma once
 
 #include <string>

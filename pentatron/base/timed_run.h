@@ -1,4 +1,4 @@
-/// Times a function, and tells whether other programs took a processor from it meanwhile.
+/// Times a function, and detects whether other programs used its processors in the meantime.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-/// Checkpoints on disks of which each machine has its own: a machine keeps the files of its own
-/// ranks, all keep the same manifest, and on loading they give each other what one lacks.
+/// Checkpoints on local disks of several machines: each machine stores the files of its own ranks
+/// and the same manifest, and on loading the machines send missing files to each other.
 #pragma once
 
 #include <filesystem>

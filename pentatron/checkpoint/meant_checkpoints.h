@@ -1,4 +1,4 @@
-/// What somebody may have meant who named a folder without a checkpoint.
+/// Suggestions for a user who gave a folder without a checkpoint.
 #pragma once
 
 #include <filesystem>

@@ -117,7 +117,7 @@ std::vector<std::string> ModelSource::check(const models::ParamSpecs& specs,
   }
   std::string what = facts_.path.string() + " does not match the model of this configuration";
   if (problems.only_missing())
-    what += " (checkpoint.strictness=log_all gives new values to what is missing)";
+    what += " (checkpoint.strictness=log_all initializes missing tensors)";
   problems.throw_if_any(what);
   return missing;
 }
@@ -207,8 +207,8 @@ std::unique_ptr<ModelSource> open_model(const std::string& where) {
   if (const auto run = after_average_prefix(where)) {
     const fs::path path = resolve_model_path(*run);
     if (recognise_model(path) != ModelFormat::kPentatron)
-      raise<CheckpointError>("{} is not a checkpoint of a run, which alone has a running mean of "
-                             "the weights\n  try: the model without --ema",
+      raise<CheckpointError>("{} is not a checkpoint of a run; only checkpoints can contain a "
+                             "running mean of the weights\n  try: the model without --ema",
                              path.string());
     return open_run_model(path, /*average=*/true);
   }

@@ -1,4 +1,4 @@
-/// Where the elements of a rank's tensors lie in the true tensors, as boxes.
+/// Positions of the elements of a rank's tensors in the global tensors, as boxes.
 #pragma once
 
 #include <vector>

@@ -131,8 +131,8 @@ std::string average_line(const CheckpointReader& reader, const optim::Optimizer&
   const bool stored = std::ranges::any_of(reader.manifest().tensors,
                                           [](const auto& one) { return is_average(one.first); });
   if (!with_state || stored == optimizer.averages()) return {};
-  return stored ? "the running mean of the weights is left out: optimizer.ema_decay=0"
-                : "the running mean of the weights begins with the weights of this checkpoint";
+  return stored ? "the running mean of the weights is not loaded: optimizer.ema_decay=0"
+                : "the running mean of the weights starts from the weights of this checkpoint";
 }
 
 /// Parameters of all ranks that train now or then, but not both. The checkpoint has no state of
@@ -427,11 +427,11 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   for (const std::string& line : converted_means(reader, state, parts.world))
     loaded.told.push_back(line);
   if (!changed.thawed.empty())
-    loaded.told.push_back(fmt::format("optimizer state begins at zero for {}: not trained before",
+    loaded.told.push_back(fmt::format("optimizer state starts at zero for {}: not trained before",
                                       first_of(changed.thawed)));
   if (!changed.frozen.empty())
     loaded.told.push_back(
-        fmt::format("optimizer state is left out for {}: frozen now", first_of(changed.frozen)));
+        fmt::format("optimizer state is not loaded for {}: frozen now", first_of(changed.frozen)));
   if (const std::string line = average_line(reader, parts.optimizer, options.optimizer);
       !line.empty())
     loaded.told.push_back(line);

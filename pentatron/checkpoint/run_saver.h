@@ -1,4 +1,4 @@
-/// Saves a run again and again: at once, or in the background while it goes on.
+/// Saves the checkpoints of a run: synchronously, or in the background while training continues.
 ///
 /// In the background a save goes through these states; every rank learns of them at the same step:
 ///   queued   every rank has copied what it writes; training may change it

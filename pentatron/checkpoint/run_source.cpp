@@ -227,8 +227,8 @@ std::unique_ptr<ModelSource> open_run_model(const fs::path& where, bool average)
   const fs::path folder = choose(where);
   if (holds_adapters(folder)) {
     if (average)
-      raise<CheckpointError>("{} holds adapters, whose running mean cannot be merged into a model\n"
-                             "  try: the model without --ema",
+      raise<CheckpointError>("{} contains adapters, whose running mean cannot be merged into a "
+                             "model\n  try: the model without --ema",
                              folder.string());
     return open_adapted(folder.string());
   }

@@ -1,4 +1,4 @@
-/// What the kinds of ModelSource share.
+/// Common parts of the kinds of ModelSource.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-/// Host memory of bounded size between tensors that training goes on to change and a thread that
-/// writes.
+/// Host memory of limited size for copies of tensors, so a thread can write them while training
+/// changes the originals.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-/// What a rank holds of a run, as flat pieces with names, and which boxes of them it writes.
+/// The state of a run on one rank, as named flat pieces, and the boxes of them that it writes.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-/// Between tensors and Safetensors entries.
+/// Converts between tensors and Safetensors entries.
 #pragma once
 
 #include <filesystem>

@@ -1,6 +1,6 @@
-/// A dense model as a mixture of experts that computes the same: every expert begins as a copy of
-/// its layer's MLP, and the weights of a token's experts sum to 1. Training makes them differ.
-/// Source: Komatsuzaki et al. 2023 (arXiv:2212.05055).
+/// Turns a dense model into a mixture of experts that computes the same: every expert starts as a
+/// copy of its layer's MLP, and the weights of a token's experts sum to 1. Training makes the
+/// experts differ. Source: Komatsuzaki et al. 2023 (arXiv:2212.05055).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// A model without its layers of multi-token prediction, which training alone uses.
+/// A model without its layers of multi-token prediction, which only training uses.
 #pragma once
 
 #include <memory>

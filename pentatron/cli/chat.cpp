@@ -127,7 +127,7 @@ class Interruptible {
   struct sigaction before_ = {};
 };
 
-constexpr const char* kCommandsHelp = "/reset      forget the conversation\n"
+constexpr const char* kCommandsHelp = "/reset      clear the conversation\n"
                                       "/save FILE  write the conversation to FILE, as JSON\n"
                                       "/exit       end the chat; so does Ctrl-D\n"
                                       "/help       show this list\n"
@@ -168,7 +168,7 @@ Next obey(const std::string& line, Talk& talk, const comm::Group& world) {
     return Next::kAsk;
   }
   if (!rest.empty() && (name == "/reset" || name == "/exit" || name == "/help")) {
-    tell(world, fmt::format("{} takes no argument, and \"{}\" is given\n  try: {}\n", name,
+    tell(world, fmt::format("{} takes no argument, but \"{}\" is given\n  try: {}\n", name,
                             excerpt(rest), name));
     return Next::kAsk;
   }
@@ -177,7 +177,7 @@ Next obey(const std::string& line, Talk& talk, const comm::Group& world) {
     tell(world, kCommandsHelp);
   } else if (name == "/reset") {
     talk.reset();
-    tell(world, "the conversation is forgotten\n");
+    tell(world, "conversation cleared\n");
   } else {
     tell(world, fmt::format("{} is not a command of chat\n  try: /help, or //... to send a message "
                             "that begins with /\n",

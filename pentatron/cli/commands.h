@@ -1,4 +1,4 @@
-/// The verbs that run models, one file each.
+/// The commands that run models, one file each.
 #pragma once
 
 #include <filesystem>
@@ -23,7 +23,7 @@ void add_convert(CLI::App& program, Action& chosen);
 /// A command of `inspect`, which is there already.
 void add_quantize(CLI::App& program, Action& chosen);
 
-/// Runs the program with all verbs.
+/// Runs the program with all commands.
 int run(int argc, char** argv);
 
 /// Splits positional arguments into files and key=value overrides, each in their order.

@@ -85,7 +85,7 @@ trainer::Config read_config(const std::string& where) {
 
 std::string diff(const ConfigVerbArguments& a) {
   if (a.config.empty() || a.config.size() > 2)
-    raise<ConfigError>("config diff compares two configurations, and {} were given\n  try: "
+    raise<ConfigError>("config diff compares two configurations, but {} were given\n  try: "
                        "pentatron config diff a.yaml b.yaml",
                        a.config.size());
   const trainer::Config before =

@@ -162,8 +162,8 @@ void complete(ConvertArguments& a) {
     a.options.dtype = a.quantize;
   }
   if (a.upcycle.experts > 0 && !a.quantize.empty())
-    raise<ConfigError>("--experts {} makes a model to train, and --quantize {} one to use\n  try: "
-                       "--format pentatron",
+    raise<ConfigError>("--experts {} creates a model for training, but --quantize {} creates a "
+                       "model for inference\n  try: --format pentatron",
                        a.upcycle.experts, a.quantize);
   if (!a.text_files.empty() && a.quantize.empty())
     raise<ConfigError>("--text-file {} has no effect without --quantize\n  try: --quantize q8_0",
@@ -263,8 +263,8 @@ int run_convert(ConvertArguments& a) {
   progress.clear();
   if (options.format == checkpoint::ModelFormat::kGguf && !a.without_mtp &&
       source->config().mtp_num_layers > 0)
-    log::warning("the GGUF file does not have the layers of multi-token prediction, which training "
-                 "alone uses\n  try: --without-mtp to convert without this warning");
+    log::warning("the GGUF file does not have the layers of multi-token prediction, which only "
+                 "training uses\n  try: --without-mtp to convert without this warning");
   if (options.format == checkpoint::ModelFormat::kGguf && options.tokenizer.empty())
     log::warning("the GGUF file is written without a tokenizer: {}", no_tokenizer);
   fmt::print("{}: {}, {} in {}, from {}\n", a.target,
@@ -290,7 +290,8 @@ void add_convert(CLI::App& program, Action& chosen) {
   verb->add_option("target", a->target, "output folder, or output file for gguf")->required();
   verb->add_option("--adapter", a->adapter, kAdapterHelp);
   verb->add_flag("--ema", a->average,
-                 "convert the running mean of the weights of a run with optimizer.ema_decay")
+                 "convert the running mean of the weights instead of the weights, for a run with "
+                 "optimizer.ema_decay")
       ->excludes("--adapter");
   verb->add_option("--format", a->format,
                    "output format; pentatron: a checkpoint to train from; hf: a Hugging Face "
@@ -309,21 +310,20 @@ void add_convert(CLI::App& program, Action& chosen) {
       ->allow_extra_args(false);
   verb->add_option("--text-key", a->text_key,
                    "with --text-file: the field of the JSON objects, or the Parquet column, that "
-                   "holds the text")
+                   "contains the text")
       ->needs("--text-file")
       ->capture_default_str();
-  verb->add_option(
-          "--experts", a->upcycle.experts,
-          "make a mixture of experts of a dense model (upcycling): each layer gets so many "
-          "copies of its MLP, and a new router")
+  verb->add_option("--experts", a->upcycle.experts,
+                   "turn a dense model into a mixture of experts (upcycling): each layer gets this "
+                   "many copies of its MLP and a new router")
       ->check(CLI::Range(int64_t{2}, models::kMostExperts));
   verb->add_option("--experts-topk", a->upcycle.top_k,
-                   "with --experts: number of experts that work on each token")
+                   "with --experts: number of experts that process each token")
       ->check(CLI::PositiveNumber)
       ->needs("--experts")
       ->capture_default_str();
   verb->add_flag("--without-mtp", a->without_mtp,
-                 "leave out the layers of multi-token prediction, which training alone uses");
+                 "leave out the layers of multi-token prediction, which only training uses");
   verb->add_option("--max-shard-size", a->max_shard_size,
                    "maximum size of an output file; larger models are split into several files; "
                    "default: 5GB")

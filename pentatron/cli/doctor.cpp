@@ -33,8 +33,8 @@ std::vector<trainer::Finding> print_kernels() {
              kernels::selection_table(found.selection, measured));
   std::vector<trainer::Finding> findings;
   if (found.unmeasured > 0)
-    findings.push_back({fmt::format("other programs were running: the fastest kernels of {} kinds "
-                                    "of arguments could not be found",
+    findings.push_back({fmt::format("other programs were running, so the fastest kernels for {} "
+                                    "kinds of arguments could not be determined",
                                     found.unmeasured),
                         "stop other programs, then start doctor again"});
   if (file.empty()) return findings;

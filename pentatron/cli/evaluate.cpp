@@ -60,9 +60,8 @@ void check_inputs(const EvaluateArguments& a) {
   if (!a.files.empty()) given.emplace_back("--file");
   if (!a.tasks.tasks.empty()) given.emplace_back("--tasks");
   if (given.empty())
-    throw ConfigError("evaluate needs one of --batches, --text, --file and --tasks, and none is "
-                      "given\n  "
-                      "try: --text \"It is a truth universally acknowledged\"");
+    throw ConfigError("evaluate needs one of --batches, --text, --file and --tasks, but none is "
+                      "given\n  try: --text \"It is a truth universally acknowledged\"");
   if (given.size() > 1)
     raise<ConfigError>("{} are given, but evaluate takes only one of --batches, --text, --file and "
                        "--tasks\n  try: only {}",
@@ -130,10 +129,9 @@ void evaluate_batch(const EvaluateArguments& a, const trainer::Config& config,
                             .num_threads = config.train.num_threads});
   if (!result) {
     if (a.logits_out.empty() && a.hidden_out.empty())
-      raise<DataError>(
-          "{} gives no loss, because it has no labels or the model has no head\n  try: "
-          "--hidden-out hidden.safetensors",
-          a.batches);
+      raise<DataError>("{} gives no loss, because it has no labels, or the model has no output "
+                       "layer\n  try: --hidden-out hidden.safetensors",
+                       a.batches);
     return;
   }
   print_figures(*result);
@@ -214,7 +212,7 @@ void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
 int evaluate(EvaluateArguments& a) {
   find_model(a);
   if (a.model.empty())
-    throw ConfigError("evaluate needs a model, and none is given\n  try: pentatron evaluate DIR "
+    throw ConfigError("evaluate needs a model, but none is given\n  try: pentatron evaluate DIR "
                       "--text \"It is a truth universally acknowledged\"");
   check_inputs(a);
   check_outputs(a);
@@ -243,35 +241,37 @@ void add_evaluate(CLI::App& program, Action& chosen) {
   verb->add_option("--adapter", a->adapter, kAdapterHelp);
   verb->add_option("--text", a->text, "text to evaluate");
   verb->add_option("--file", a->files,
-                   "file or folder of text to evaluate, with labels for a model of labels: .txt, "
-                   ".md, .jsonl with one object per "
-                   "line, .json with that or an array of objects, .tsv with names in the first "
-                   "line, each also as .gz or .zst, and .parquet; repeat the option for several")
+                   "file or folder of text to evaluate, with labels for a classification or "
+                   "regression model: .txt, .md, .jsonl (one object per line), .json (JSON Lines "
+                   "or an array of objects), .tsv (column names in the first line), each also as "
+                   ".gz or .zst, and .parquet; repeat the option for several")
       ->allow_extra_args(false);
   verb->add_option("--batches", a->batches,
                    "Safetensors file with the arguments of the model's forward pass in "
                    "transformers: input_ids, int64 [batch, sequence], and optional inputs "
                    "(attention_mask, token_type_ids, labels)");
   verb->add_option("--text-key", a->text_key,
-                   "with --file: the field of the JSON objects, or the column, that holds the "
-                   "text; a number names a column of a .tsv file without names; default: text, or "
-                   "that of the run")
+                   "with --file: the field of the JSON objects, or the column, that contains the "
+                   "text; a number selects a column of a .tsv file without a header line; default: "
+                   "the key in the run's configuration, or text")
       ->needs("--file");
-  verb->add_option("--text-pair-key", a->text_pair_key,
-                   "with --file and a model of labels: the field or column of the second text of "
-                   "pairs; default: text_pair, or that of the run")
+  verb->add_option(
+          "--text-pair-key", a->text_pair_key,
+          "with --file and a classification or regression model: the field or column of the second "
+          "text of pairs; default: the key in the run's configuration, or text_pair")
       ->needs("--file");
   verb->add_option("--label-key", a->label_key,
-                   "with --file and a model of labels: the field or column of the label; default: "
-                   "label, or that of the run")
+                   "with --file and a classification or regression model: the field or column of "
+                   "the label; default: the key in the run's configuration, or label")
       ->needs("--file");
   verb->add_option("--context", a->scoring.context,
-                   "with --text or --file: tokens of a window; longer texts are cut into windows; "
-                   "default: the context of the model, model.max_position_embeddings")
+                   "with --text or --file: number of tokens in a window; longer texts are cut into "
+                   "windows; default: the context of the model, model.max_position_embeddings")
       ->check(CLI::PositiveNumber);
   verb->add_option("--stride", a->scoring.stride,
-                   "with --text or --file: tokens between two windows; fewer give each token more "
-                   "context and take longer; default: the window, so that windows do not overlap")
+                   "with --text or --file: number of tokens between the starts of two windows; a "
+                   "smaller stride gives each token more context and takes longer; default: the "
+                   "window size, so windows do not overlap")
       ->check(CLI::PositiveNumber);
   verb->add_option("--logits-out", a->logits_out,
                    "with --batches: write the logits to this Safetensors file, fp32 [batch, "
@@ -280,24 +280,26 @@ void add_evaluate(CLI::App& program, Action& chosen) {
       "--grads-out", a->grads_out,
       "with --batches: write the gradients to this Safetensors file, with Hugging Face "
       "names");
-  verb->add_option("--hidden-out", a->hidden_out,
-                   "Safetensors file for the hidden states after the final norm, [batch, sequence, "
-                   "hidden], of --batches or --text; with --text, no loss is printed");
+  verb->add_option(
+      "--hidden-out", a->hidden_out,
+      "with --batches or --text: write the hidden states after the final norm, [batch, sequence, "
+      "hidden], to this Safetensors file; with --text, no loss is printed");
   add_task_options(*verb, a->tasks);
   verb->add_flag("--overwrite", a->overwrite, "replace the output files of an earlier evaluate");
   verb->add_option("config", a->config,
                    "key=value settings: dtype, device, kernels, train.num_threads; with --tasks "
                    "also the section eval and the layout of the model (section parallel)");
-  verb->footer("Prints one JSON line. For texts: loss (mean cross-entropy per token, in nats), "
-               "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss, and "
-               "the losses that it is the sum of. For labels: loss, accuracy, f1 and matthews, or "
-               "pearson and spearman, and samples. With --tasks, prints a table of scores.\n"
-               "examples:\n"
-               "  pentatron evaluate runs/quickstart/checkpoints --text \"It is a truth\"\n"
-               "  pentatron evaluate model.gguf --file held_out/ --file more.jsonl --stride 512\n"
-               "  pentatron evaluate DIR --tasks hellaswag,my_task.yaml --out scores.json\n"
-               "  pentatron evaluate DIR --batches batch.safetensors --grads-out grads.safetensors "
-               "dtype=fp64");
+  verb->footer(
+      "Prints one JSON line. For texts: loss (mean cross-entropy per token, in nats), "
+      "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss and its "
+      "components. For labels: loss, accuracy, f1 and matthews, or pearson and spearman, "
+      "and samples. With --tasks, prints a table of scores.\n"
+      "examples:\n"
+      "  pentatron evaluate runs/quickstart/checkpoints --text \"It is a truth\"\n"
+      "  pentatron evaluate model.gguf --file held_out/ --file more.jsonl --stride 512\n"
+      "  pentatron evaluate DIR --tasks hellaswag,my_task.yaml --out scores.json\n"
+      "  pentatron evaluate DIR --batches batch.safetensors --grads-out grads.safetensors "
+      "dtype=fp64");
   verb->callback([a, &chosen] { chosen = [a] { return evaluate(*a); }; });
 }
 

@@ -54,14 +54,13 @@ evaluation::Document facts_of(const std::string& model, const trainer::Config& c
 void add_task_options(CLI::App& verb, TaskArguments& arguments) {
   CLI::Option* tasks =
       verb.add_option("--tasks", arguments.tasks,
-                      "tasks to score, separated by commas: names of tasks that come with "
-                      "pentatron (hellaswag, mmlu, ...) and task files (YAML, as of "
-                      "lm-evaluation-harness)")
+                      "tasks to score, separated by commas: names of built-in tasks (hellaswag, "
+                      "mmlu, ...) and task files (YAML, in the format of lm-evaluation-harness)")
           ->delimiter(',')
           ->allow_extra_args(false);
   verb.add_option("--out", arguments.out,
-                  "with --tasks: write scores, and likelihoods and answers of each document, to "
-                  "this JSON file")
+                  "with --tasks: write the scores, and the likelihoods and answers of each "
+                  "document, to this JSON file")
       ->needs(tasks);
   add_rank_options(verb, arguments.ranks);
   verb.get_option("--ranks")->needs(tasks);
@@ -75,8 +74,8 @@ int evaluate_on_tasks(const std::string& model, const std::vector<std::string>& 
       open_trained_model(model, config, ranks.size, {.keys = {"eval."}, .copies = true});
   const trainer::Config& settings = opened.config;
   if (!settings.eval.tasks.empty())
-    throw ConfigError("eval.tasks is for training, and this command has --tasks\n  try: remove "
-                      "eval.tasks");
+    throw ConfigError(
+        "eval.tasks is for training; this command uses --tasks\n  try: remove eval.tasks");
   check_model(model, opened);
   const int64_t max_length = max_length_of(settings);
   const auto tokenizer = open_tokenizer_of(opened);

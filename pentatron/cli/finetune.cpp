@@ -35,7 +35,7 @@ std::string quoted(const std::string& setting) {
 /// The settings, and why each was chosen, as `pentatron train` takes them.
 std::string settings_text(const std::vector<trainer::ChosenSetting>& chosen) {
   constexpr size_t kColumn = 44;
-  std::string text = "finetune chose these settings; give one to change it:";
+  std::string text = "finetune chose these settings; set a key to override it:";
   for (const trainer::ChosenSetting& one : chosen) {
     const std::string setting = quoted(one.key + "=" + one.value);
     text += "\n  " + setting;
@@ -85,19 +85,19 @@ void add_finetune(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<FinetuneArguments>();
   trainer::FinetuneRequest& request = arguments->request;
   CLI::App* verb = program.add_subcommand(
-      "finetune", "teach a model by examples: train with settings that fit both");
+      "finetune", "fine-tune a model on examples, with settings chosen for the model and the data");
   verb->add_option("model", request.model, kModelHelp)->required();
   verb->add_option("data", request.data,
                    "JSON Lines with an example on each line: messages, prompt and completion, "
                    "instruction and output, or text")
       ->required();
   verb->add_option("config", request.overrides,
-                   "key=value settings, which override those that finetune chooses");
+                   "key=value settings, which override the settings that finetune chooses");
   verb->add_option("--out", request.out,
                    "folder of the run: metrics, checkpoints and the adapter; the same command "
                    "resumes a run that was stopped")
       ->required();
-  verb->add_option("--epochs", request.epochs, "number of times that the examples are seen")
+  verb->add_option("--epochs", request.epochs, "number of passes over the examples")
       ->capture_default_str();
   verb->add_flag("--all-weights", request.all_weights,
                  "train all weights of the model instead of adapters (LoRA)");

@@ -213,8 +213,8 @@ int run_generate(const GenerateArguments& arguments) {
                                      "--tokens 1,2,3 with token ids of its vocabulary"));
     }
     if (tokenizer->vocab_size() > opened.config.model.vocab_size)
-      log::info("{}: the tokenizer has {} tokens, but the model only the first {}", arguments.model,
-                tokenizer->vocab_size(), opened.config.model.vocab_size);
+      log::info("{}: the tokenizer has {} tokens, but the model has only the first {}",
+                arguments.model, tokenizer->vocab_size(), opened.config.model.vocab_size);
   }
   const std::vector<std::string> texts = texts_of(arguments);
   const bool none_given =

@@ -1,4 +1,4 @@
-/// A model that was trained, whatever wrote it, on the ranks of a verb.
+/// A trained model in any format, on the ranks of a command.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@ inline constexpr const char* kModelHelp =
     "Hugging Face folder, ORG/NAME of a downloaded Hugging Face model, or a .gguf file";
 
 inline constexpr const char* kAdapterHelp =
-    "adapter to merge into the model: a folder of Hugging Face's PEFT, or the checkpoint folder of "
-    "a run with peft.type";
+    "adapter to merge into the model: a Hugging Face PEFT folder, or the checkpoint folder of a "
+    "run with peft.type";
 /// What open_model() takes for the model with the adapter (empty: without one).
 std::string with_adapter(const std::string& model, const std::string& adapter);
 

@@ -53,8 +53,8 @@ DType type_of(const SafeTensor& x, const std::string& file) {
   case SafeDtype::kBF16:
     return DType::kBFloat16;
   default:
-    raise<DataError>("--in {}: tensor x is {}, and only F64, F32, F16 and BF16 can be quantised\n"
-                     "  try: x as F32",
+    raise<DataError>("--in {}: tensor x is {}, and only F64, F32, F16 and BF16 can be quantized\n  "
+                     "try: x as F32",
                      file, name_of(x.dtype));
   }
 }
@@ -137,7 +137,7 @@ void add_quantize(CLI::App& program, Action& chosen) {
   auto a = std::make_shared<QuantizeArguments>();
   CLI::App* verb = program.get_subcommand("inspect")->add_subcommand(
       "quantize", "write the codes, scales and values of a tensor in low precision");
-  verb->add_option("--recipe", a->recipe, "how to quantise")
+  verb->add_option("--recipe", a->recipe, "quantization recipe")
       ->check(CLI::IsMember(recipe_names()))
       ->required();
   verb->add_option("--in", a->in,
@@ -149,7 +149,7 @@ void add_quantize(CLI::App& program, Action& chosen) {
       ->required();
   verb->add_flag("--overwrite", a->overwrite, "replace the output file");
   verb->footer("example: pentatron inspect quantize --recipe mxfp8_1x32 --in weights.safetensors "
-               "--out quantised.safetensors");
+               "--out quantized.safetensors");
   verb->callback([a, &chosen] { chosen = [a] { return quantize_file(*a); }; });
 }
 

@@ -1,5 +1,5 @@
-/// How the ranks of a verb come into being: threads of this program, processes that it starts, or
-/// processes that a launcher has started.
+/// Starts the ranks of a command: threads of this program, processes that it starts, or processes
+/// that a launcher has started.
 #pragma once
 
 #include <functional>

@@ -39,8 +39,8 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
         path == "train.num_threads")
       return;
     if (path == "parallel.context_parallel_size" && !more.empty())
-      raise<ConfigError>("{}={} is for training: this command does not divide texts among ranks\n"
-                         "  try: parallel.tensor_model_parallel_size={} in its place",
+      raise<ConfigError>("{}={} is for training: this command does not divide texts among ranks\n  "
+                         "try: parallel.tensor_model_parallel_size={} instead",
                          path, value, value);
     raise<ConfigError>("{}={} has no effect here: this command takes the configuration from the "
                        "model\n  try: remove {}",

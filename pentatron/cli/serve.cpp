@@ -218,26 +218,28 @@ void add_limit_options(CLI::App& verb, ServeArguments& arguments) {
     verb.add_option(name, value, help)->check(CLI::Range(int64_t{1}, most))->capture_default_str();
   };
   count("--max-batch", options.scheduler.texts, 4096,
-        "number of texts that the model works on at the same time");
+        "maximum number of texts to generate at the same time");
   count("--pass-tokens", options.scheduler.pass_tokens, int64_t{1} << 24,
-        "maximum number of tokens in one forward pass: longer prompts are read in several passes");
+        "maximum number of tokens in one forward pass; longer prompts are processed in several "
+        "passes");
   verb.add_option("--cache-tokens", options.cache_tokens,
-                  "number of tokens whose keys and values are kept, for running texts and for "
-                  "prompts that begin like earlier ones; 0: 2048 for each text of --max-batch, but "
-                  "at most what a quarter of the free memory holds")
+                  "size of the key-value cache in tokens, for running texts and for prompts that "
+                  "share a prefix with earlier prompts; 0: 2048 tokens per text of --max-batch, "
+                  "but at most a quarter of the free memory")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   add_cache_option(verb, options.fp8_cache);
-  verb.add_flag("--no-prefix-sharing", arguments.no_sharing,
-                "read every prompt completely, also if it begins like an earlier one");
+  verb.add_flag(
+      "--no-prefix-sharing", arguments.no_sharing,
+      "process every prompt completely, even if it shares a prefix with an earlier prompt");
   count("--max-queue", options.scheduler.queue, 1 << 20,
-        "number of texts that may wait; more requests are answered with status 429");
+        "maximum number of waiting texts; further requests are answered with status 429");
   verb.add_option("--max-tokens", options.service.limits.max_new_tokens,
-                  "maximum number of new tokens that a request may ask for; 0: the model's context")
+                  "maximum number of new tokens in a request; 0: the model's context")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   count("--max-choices", options.service.limits.max_choices, 1024,
-        "maximum n and best_of of a request");
+        "maximum of n and best_of in a request");
   count("--max-connections", options.http.max_connections, 1 << 16,
         "maximum number of open connections");
   verb.add_option("--max-body", arguments.max_body, "maximum size of the body of a request")
@@ -246,11 +248,11 @@ void add_limit_options(CLI::App& verb, ServeArguments& arguments) {
     verb.add_option(name, value, help)->check(CLI::Range(0.1, 1e6))->capture_default_str();
   };
   seconds("--request-timeout", options.http.request_timeout_s,
-          "seconds that a client may take to send a request");
+          "time limit for a client to send a request, in seconds");
   seconds("--idle-timeout", options.http.idle_timeout_s,
-          "seconds until a connection without a request is closed");
+          "time until a connection without a request is closed, in seconds");
   seconds("--stop-timeout", options.scheduler.stop_timeout_s,
-          "seconds that running texts have to finish after SIGTERM or Ctrl-C");
+          "time limit for running texts to finish after SIGTERM or Ctrl-C, in seconds");
 }
 
 } // namespace
@@ -265,8 +267,8 @@ void add_serve(CLI::App& program, Action& chosen) {
                    "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "
                    "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size");
   verb->add_option("--adapter", arguments->adapters,
-                   "NAME=DIR: adapter to serve beside the model under a name of its own; DIR is a "
-                   "folder of Hugging Face's PEFT, or the checkpoint folder of a run with "
+                   "NAME=DIR: adapter to serve as an additional model with this name; DIR is a "
+                   "Hugging Face PEFT folder, or the checkpoint folder of a run with "
                    "peft.type=lora; repeat the option for several adapters")
       ->allow_extra_args(false);
   verb->add_option("--name", arguments->name,

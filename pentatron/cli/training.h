@@ -1,4 +1,4 @@
-/// A run of training, which the commands train and finetune start.
+/// A training run, as started by the commands train and finetune.
 #pragma once
 
 #include <functional>

@@ -42,8 +42,8 @@ void add_writing_options(CLI::App& verb, WritingOptions& writing) {
 void add_cache_option(CLI::App& verb, bool& fp8_cache) {
   verb.add_option_function<std::string>(
           "--kv-cache-dtype", [&](const std::string& type) { fp8_cache = type == "fp8"; },
-          "type of the keys and values that are kept of earlier tokens; auto: that of the model; "
-          "fp8: a byte each (e4m3), with a scale for each head of each token")
+          "data type of the cached keys and values; auto: the type of the model; fp8: one byte per "
+          "number (e4m3), with one scale per token and head")
       ->check(CLI::IsMember({"auto", "fp8"}))
       ->default_str("auto");
 }

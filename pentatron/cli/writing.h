@@ -1,5 +1,5 @@
-/// What generate, chat and serve have in common: options of sampling and of what is kept, and text
-/// on the terminal.
+/// Common parts of generate, chat and serve: sampling options, cache options, and text on the
+/// terminal.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-/// What carries a group's communication: in_process, mpi and nccl implement this.
+/// The interface for the communication of a group, implemented by in_process, mpi and nccl.
 ///
 /// Callers are collectives.cpp and group.cpp, which check shapes within a rank, handle groups of
 /// one and put tensors into the form asked for here. Every function starts the operation and

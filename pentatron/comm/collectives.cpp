@@ -32,8 +32,8 @@ int64_t checked_dim(const char* call, const at::Tensor& x, int64_t dim) {
 int64_t part_of(const char* call, const at::Tensor& x, int64_t dim, const Group& group) {
   const int64_t extent = x.size(dim);
   if (extent % group.size() != 0)
-    raise<ShapeError>("{} of a tensor {}: dim {} does not divide by the {} ranks of group {}", call,
-                      text(x), dim, group.size(), group.name());
+    raise<ShapeError>("{} of a tensor {}: dim {} is not divisible by the {} ranks of group {}",
+                      call, text(x), dim, group.size(), group.name());
   return extent / group.size();
 }
 

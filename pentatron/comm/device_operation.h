@@ -1,5 +1,5 @@
-/// Operations that run on a GPU, as the control thread sees them: the host that has queued one goes
-/// on, so only the GPU knows when it begins and ends.
+/// Operations that run on a GPU, as the control thread sees them: the host continues after it has
+/// queued an operation, so only the GPU knows when the operation begins and ends.
 #pragma once
 
 #include <string>

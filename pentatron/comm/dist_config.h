@@ -17,8 +17,8 @@ struct DistConfig {
     using config::field;
     return std::tuple{
         field("timeout_s", &C::timeout_s,
-              "longest wait in a collective operation; after that the run ends with the list of "
-              "missing ranks")
+              "maximum wait in a collective operation; after that, the run ends with an error that "
+              "lists the missing ranks")
             .positive()
             .max(1e6)
             .unit("s"),

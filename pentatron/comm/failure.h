@@ -1,4 +1,4 @@
-/// What a rank failed with, in a form that another rank can throw again.
+/// The error of a failed rank, in a form that another rank can throw again.
 #pragma once
 
 #include <cstdint>

@@ -57,11 +57,11 @@ class Variables {
 void check_local(const Launch& launch, std::string_view local_rank, std::string_view local_size) {
   if (launch.local_size > launch.world_size)
     raise<ConfigError>("{}={} is more than the {} ranks of the world\n  try: start the program "
-                       "with the launcher alone",
+                       "with only the launcher",
                        local_size, launch.local_size, launch.world_size);
   if (launch.local_rank >= launch.local_size || launch.local_rank > launch.rank)
     raise<ConfigError>("{}={} does not fit rank {} on a machine with {} ranks\n  try: start the "
-                       "program with the launcher alone",
+                       "program with only the launcher",
                        local_rank, launch.local_rank, launch.rank, launch.local_size);
 }
 

@@ -1,4 +1,4 @@
-/// This process as one rank of a run of processes that a launcher has started, watched over by the
+/// This process as one rank of a run whose processes a launcher has started, monitored through the
 /// control channel.
 #pragma once
 

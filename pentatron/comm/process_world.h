@@ -1,9 +1,9 @@
 /// Ranks as processes, which a launcher has started (launch.h).
 ///
-/// Messages go by MPI or by sockets. Collectives and transfers are made of them by one engine a
-/// process. It sends and receives without blocking; ranks that wait drive it, and while all compute
-/// a thread of its own does. So communication overlaps with computation, an idle process burns no
-/// CPU, and more ranks than cores work.
+/// Messages are sent by MPI or by sockets. One engine per process implements collectives and
+/// transfers with them. It sends and receives without blocking. Waiting ranks drive it; while all
+/// ranks compute, a separate thread does. So communication overlaps with computation, an idle
+/// process uses no CPU, and more ranks than cores work.
 #pragma once
 
 #include "pentatron/comm/group.h"

@@ -1,4 +1,4 @@
-/// A communication under way. A cheap value; a default-constructed Work is done.
+/// A communication in progress. A cheap value; a default-constructed Work is complete.
 ///
 /// Between start and wait() the caller must neither write the inputs nor read or write the outputs.
 /// A Work that is dropped without wait() still takes place.

@@ -1,5 +1,5 @@
-/// How a config struct describes itself: one list, which is used for YAML, overrides, help, diff
-/// and the JSON schema.
+/// Descriptions of the fields of a config struct: one list, which is used for YAML, overrides,
+/// help, diff and the JSON schema.
 ///
 ///   enum class NormKind { kLayerNorm, kRms };
 ///   // Found by argument-dependent lookup; the first name of a value is the one that is written.

@@ -1,4 +1,4 @@
-/// Megatron-LM's names for what a configuration has under names of its own.
+/// Megatron-LM's names of configuration keys that have other names here.
 /// Source: https://github.com/NVIDIA/Megatron-LM, megatron/training/arguments.py and the
 /// configurations that it makes arguments of.
 #pragma once

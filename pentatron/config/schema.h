@@ -1,5 +1,5 @@
-/// A config struct with its type erased: what the engine walks. Struct authors need only field.h,
-/// callers only config.h.
+/// A config struct with its type erased, which the implementation of config uses. Authors of
+/// structs only need field.h, callers only config.h.
 #pragma once
 
 #include <concepts>

@@ -1,4 +1,4 @@
-/// All that is wrong with a configuration, collected in one pass, and where each value came from.
+/// All problems of a configuration, collected in one pass, and the origin of each value.
 ///
 /// A violation is a sentence that names the offending key=value and what it conflicts with, with a
 /// value that would work:

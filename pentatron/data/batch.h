@@ -1,4 +1,4 @@
-/// Samples laid side by side as named tensors, ready for one forward.
+/// Samples as named tensors, ready for one forward pass.
 #pragma once
 
 #include <cstdint>

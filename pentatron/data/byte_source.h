@@ -1,5 +1,5 @@
-/// Reads a file from start to end in pieces, undoing gzip or zstd on the way. Memory is bounded
-/// whatever the file's size.
+/// Reads a file from start to end in pieces and decompresses gzip or zstd. Memory is bounded for
+/// files of any size.
 #pragma once
 
 #include <cstddef>

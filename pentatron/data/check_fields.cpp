@@ -133,10 +133,10 @@ void check_fields(const DatasetConfig& config, const std::vector<BatchField>& wa
   if (missing == nullptr) return check_limits(config, wanted, given);
   std::vector<std::string> names;
   for (const BatchField& field : given) names.push_back(described(field));
-  raise<ConfigError>("dataset.type={} does not give {}, which the model reads; it gives {}\n  try: "
-                     "{}",
-                     config::to_string(config.type), described(*missing), fmt::join(names, ", "),
-                     settings_for(config, wanted));
+  raise<ConfigError>(
+      "dataset.type={} does not provide {}, which the model needs; it provides {}\n  try: {}",
+      config::to_string(config.type), described(*missing), fmt::join(names, ", "),
+      settings_for(config, wanted));
 }
 
 } // namespace pentatron::data

@@ -114,11 +114,11 @@ struct DatasetConfig {
         config::field(
             "type", &C::type,
             "kind of data; text: text files; indexed: corpora made by `pentatron preprocess` or "
-            "Megatron; bert: masked words, in text files or corpora; t5: masked spans, in text "
-            "files or corpora; classification: JSON objects with a text or two and a label; "
-            "sft: conversations and other examples, of which the answers are learned; "
-            "batches: a Safetensors file with prepared batches; mock: random tokens; default: the "
-            "one of text, bert, t5 and classification that the model is trained on"),
+            "Megatron; bert: text files or corpora, for masked words; t5: text files or corpora, "
+            "for masked spans; classification: JSON objects with one or two texts and a label; "
+            "sft: conversations and other examples, with the loss only on the answers; batches: a "
+            "Safetensors file with prepared batches; mock: random tokens; default: text, bert, t5 "
+            "or classification, depending on the model"),
         config::field(
             "path", &C::path,
             "data to read. type=text: files or folders, separated by commas (.txt, .md, .jsonl, "
@@ -162,25 +162,27 @@ struct DatasetConfig {
                       "of a machine; empty: each process computes it at startup")
             .on_resume(config::OnResume::kIgnored),
         config::field("text_key", &C::text_key,
-                      "key of the text, or of the list of token ids, in each JSON object, or name "
-                      "of the column in Parquet and .tsv files; a number is a column of .tsv files "
-                      "that have no line with names")
+                      "key of the text or of the list of token ids in each JSON object, or name of "
+                      "the column in Parquet and .tsv files; a number selects a column of a .tsv "
+                      "file without a header line")
             .not_empty(),
         config::field("text_pair_key", &C::text_pair_key,
                       "type=classification: key or column of the second text of a sample; objects "
                       "without it have one text")
             .not_empty(),
-        config::field("label_key", &C::label_key,
-                      "type=classification: key or column of the label, which is the number of a "
-                      "class from 0, the name of a class, or any number if the model predicts one")
+        config::field(
+            "label_key", &C::label_key,
+            "type=classification: key or column of the label: the number of a class, counted from "
+            "0, the name of a class, or any number with model.head=regression")
             .not_empty(),
         config::field("pack", &C::pack,
-                      "type=sft: put several examples into a sample while they fit; each is a "
-                      "document of its own, which attention does not leave; not for models with "
+                      "type=sft: pack several examples into one sample; each example is a separate "
+                      "document, and attention does not cross its boundaries; not for models with "
                       "an encoder, which read one example at a time"),
-        config::field("group_by_length", &C::group_by_length,
-                      "type=sft: of each 1024 samples in random order, train on the longest first, "
-                      "so that samples of a batch have similar lengths; without dataset.pack"),
+        config::field(
+            "group_by_length", &C::group_by_length,
+            "type=sft and dataset.pack=false: sort each 1024 samples of the random order by "
+            "length, longest first, so that the samples of a batch have similar lengths"),
         config::field("split", &C::split,
                       "proportions of training, validation and test data, in document order")
             .not_empty(),
@@ -205,7 +207,7 @@ struct DatasetConfig {
         config::field("reset_position_ids", &C::reset_position_ids,
                       "restart position ids after each end-of-document token"),
         config::field("reset_attention_mask", &C::reset_attention_mask,
-                      "no attention across the boundaries of documents"),
+                      "prevent attention across the boundaries of documents"),
         config::field("fim_rate", &C::fim_rate,
                       "fraction of documents that are rearranged for fill-in-the-middle training")
             .range(0, 1),
@@ -240,15 +242,15 @@ struct DatasetConfig {
                       "type=bert: mask all tokens of a word together"),
         config::field("bert_binary_head", &C::bert_binary_head,
                       "type=bert: label of a pair of texts; next_sentence: whether the second text "
-                      "comes from another document; sentence_order: whether the two texts have "
-                      "changed places; none: samples have a single text"),
+                      "comes from another document; sentence_order: whether the two texts are "
+                      "swapped; none: samples have a single text"),
         config::field("mean_noise_span_length", &C::mean_noise_span_length,
                       "type=t5: mean number of tokens in a masked span")
             .min(1),
         config::field(
             "decoder_seq_length", &C::decoder_seq_length,
-            "number of tokens in each target; 0: with type=t5 what train.seq_length tokens of "
-            "input need, and with type=sft train.seq_length")
+            "type=t5 and sft: number of tokens in each target; 0: with type=t5, the number that "
+            "train.seq_length input tokens need; with type=sft, train.seq_length")
             .min(0),
         config::field(
             "vocab_extra_ids", &C::vocab_extra_ids,
@@ -265,7 +267,7 @@ struct DatasetConfig {
                       "or an id above the vocabulary, but for classification the tokenizer's own "
                       "template if it has one"),
         config::field("mask_token", &C::mask_token,
-                      "type=bert: token in the place of masked tokens; empty: [MASK] or <mask>, or "
+                      "type=bert: token that replaces masked tokens; empty: [MASK] or <mask>, or "
                       "an id above the vocabulary"),
         config::field("pad_token", &C::pad_token,
                       "type=bert, t5, classification and sft: token that fills short samples; "
@@ -320,7 +322,7 @@ struct TokenizerConfig {
             "tokenizer of the model in checkpoint.load, or bytes"),
         config::field("eod", &C::eod,
                       "token that is added after every document; empty: eos_token in "
-                      "tokenizer_config.json, or the end token of the tokenizer itself"),
+                      "tokenizer_config.json, or the tokenizer's own end token"),
         config::field(
             "pattern", &C::pattern,
             "tiktoken: how text is split into words: gpt2, cl100k, llama3, qwen2, o200k or a "

@@ -1,5 +1,5 @@
-/// What the files of a dataset are, kept with a run, so that a resumed one can tell whether they
-/// have changed.
+/// Size and checksum of the files of a dataset, stored with a run, so a resumed run can detect
+/// whether they have changed.
 #pragma once
 
 #include <cstdint>

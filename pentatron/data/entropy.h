@@ -1,5 +1,4 @@
-/// What a model that knows only how often each token occurs would score: the first mark a run has
-/// to beat.
+/// The loss of a model that only knows token frequencies, a baseline for a run.
 #pragma once
 
 #include "pentatron/data/corpus.h"

@@ -139,7 +139,7 @@ fs::path default_corpus() {
     if (const auto found = search_upwards(program.parent_path())) return *found;
   }
   if (const auto found = search_upwards(fs::current_path(error))) return *found;
-  throw DataError("the text that comes with pentatron is not beside the program\n  try: "
+  throw DataError("the text that comes with pentatron was not found beside the program\n  try: "
                   "dataset.path=FILE_OR_FOLDER");
 }
 

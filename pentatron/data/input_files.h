@@ -1,4 +1,4 @@
-/// Which files a dataset consists of, in which order.
+/// The files of a dataset, in order.
 #pragma once
 
 #include <cstdint>

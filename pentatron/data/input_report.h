@@ -1,4 +1,4 @@
-/// What was read and what was left out: the policy for bad input, its counts and its places.
+/// What was read and what was skipped: the policy for bad input, its counts and its locations.
 #pragma once
 
 #include <array>

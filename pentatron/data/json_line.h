@@ -1,4 +1,5 @@
-/// Takes one string out of a JSON object, faster than a general parser and without building a tree.
+/// Extracts one string from a JSON object, faster than a general parser and without building a
+/// tree.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// Hands a data-parallel rank its microbatches, step by step, prepared ahead by a background
+/// Provides the microbatches of a data-parallel rank, step by step, prepared ahead by a background
 /// thread.
 #pragma once
 

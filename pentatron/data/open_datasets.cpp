@@ -42,8 +42,8 @@ Datasets open_batches(const DatasetConfig& config, const DatasetContext& context
   };
   const auto batches = open("dataset.path=", config.path);
   if (context.sequence_length != 0 && context.sequence_length != batches->sequence_length()) {
-    raise<ConfigError>("the sequence length {} differs from that of {}, {}\n  try: a "
-                       "sequence length of {}",
+    raise<ConfigError>("the sequence length {} differs from the sequence length of {}, {}\n  try: "
+                       "a sequence length of {}",
                        context.sequence_length, config.path, batches->sequence_length(),
                        batches->sequence_length());
   }

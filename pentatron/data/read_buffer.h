@@ -1,4 +1,4 @@
-/// A window over a stream: what was read and not yet used, with room for more.
+/// A buffer over a stream: data that was read but not yet used, with room for more.
 #pragma once
 
 #include <algorithm>

@@ -94,7 +94,7 @@ Regex::Regex(const std::string& pattern) : code_(std::make_unique<Code>()) {
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(),
                     PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
   if (code_->code == nullptr)
-    raise<DataError>("the pattern '{}' is not a regular expression that is supported: {}", pattern,
+    raise<DataError>("the pattern '{}' is not a supported regular expression: {}", pattern,
                      message_of(error));
   code_->context = pcre2_match_context_create(nullptr);
   if (code_->context == nullptr) throw std::bad_alloc();

@@ -1,4 +1,4 @@
-/// Takes the padding out of a batch, so that the model does not compute it.
+/// Removes the padding from a batch, so the model does not compute it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-/// Cuts text into sentences by a simple rule, for languages with points or with full stops.
+/// Splits text into sentences with a simple rule, for languages whose sentences end with a period
+/// or a full stop.
 #pragma once
 
 #include <string>

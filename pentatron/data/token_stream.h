@@ -1,4 +1,4 @@
-/// Documents laid end to end as one stream of tokens, whatever they are read from.
+/// Documents concatenated to one stream of tokens, from any source.
 #pragma once
 
 #include <cstdint>

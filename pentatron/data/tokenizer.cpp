@@ -52,7 +52,7 @@ std::string ByteTokenizer::decode(std::span<const int64_t> tokens) const {
   for (const int64_t id : tokens) {
     if (id == kEod) continue;
     if (id < 0 || id > kEod)
-      raise<DataError>("token {} is outside the byte tokenizer's 0 to 256", id);
+      raise<DataError>("token {} is outside the byte tokenizer's range of 0 to 256", id);
     text += static_cast<char>(id);
   }
   return text;
@@ -61,7 +61,7 @@ std::string ByteTokenizer::decode(std::span<const int64_t> tokens) const {
 std::string ByteTokenizer::token_name(int64_t id) const {
   if (id == kEod) return "<eod>";
   if (id < 0 || id > kEod)
-    raise<DataError>("token {} is outside the byte tokenizer's 0 to 256", id);
+    raise<DataError>("token {} is outside the byte tokenizer's range of 0 to 256", id);
   if (id > 0x20 && id < 0x7F) return std::string(1, static_cast<char>(id));
   return fmt::format("<0x{:02X}>", id);
 }

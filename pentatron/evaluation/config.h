@@ -27,37 +27,38 @@ struct EvalConfig {
     using config::field;
     return std::tuple{
         field("tasks", &C::tasks,
-              "tasks that are scored during training: names of those that come with pentatron, and "
-              "task files (YAML)"),
+              "tasks to score during training: names of built-in tasks, and task files (YAML)"),
         field("interval", &C::interval,
               "number of training iterations between evaluations on eval.tasks; 0: only after the "
-              "last one")
+              "last iteration")
             .non_negative()
             .unit("iterations"),
         field("data_path", &C::data_path,
-              "folder where the paths of a task's data begin; empty: the folder of the task file, "
-              "or the working directory for tasks that come with pentatron"),
+              "folder that data paths in a task file are relative to; empty: the folder of the "
+              "task file, or the working directory for built-in tasks"),
         field("max_length", &C::max_length,
-              "tokens that the model sees at most of a prompt with its answer; longer prompts lose "
-              "their beginning; default: the model's context, or train.seq_length during training")
+              "maximum length of a prompt together with its answer; longer prompts are cut at the "
+              "beginning; default: the model's context, or train.seq_length during training")
             .size()
             .unit("tokens"),
         field("batch_tokens", &C::batch_tokens,
-              "tokens of the texts that run at the same time; a longer text runs alone")
+              "number of tokens in a batch of texts; a longer text forms a separate batch")
             .size()
             .unit("tokens"),
-        field("limit", &C::limit, "documents of each task that are used; 0: all")
+        field("limit", &C::limit, "number of documents of each task to use; 0: all")
             .non_negative()
             .unit("documents"),
         field("num_fewshot", &C::num_fewshot,
-              "examples that are shown before each question, in place of the task's number; a task "
-              "that says 0 shows none")
+              "number of examples shown before each question, instead of the number in the task "
+              "file; a task whose number is 0 shows none")
             .non_negative()
             .unit("examples"),
         field("bootstrap_iters", &C::bootstrap_iters,
-              "resamples for standard errors that have no formula; 0: no standard errors")
+              "number of bootstrap resamples for standard errors that have no formula; 0: do not "
+              "compute them")
             .range(0, 1e7),
-        field("seed", &C::seed, "random seed for the choice of examples")};
+        field("seed", &C::seed,
+              "random seed for the choice of the examples shown before each question")};
   }
 };
 

@@ -1,4 +1,4 @@
-/// Texts that a model writes as answers.
+/// Generates answers with a model.
 #pragma once
 
 #include <cstdint>

@@ -151,8 +151,9 @@ void check(const std::vector<ScoredTokens>& sequences, int64_t vocab_size) {
     const int64_t bad =
         kernels::first_bad_id(sequence.tokens.data(), std::ssize(sequence.tokens), vocab_size);
     if (bad >= 0)
-      raise<DataError>("the tokenizer gives token {}, outside the model's vocabulary of {}",
-                       sequence.tokens[static_cast<size_t>(bad)], vocab_size);
+      raise<DataError>(
+          "the tokenizer produces token {}, which is outside the model's vocabulary of {} tokens",
+          sequence.tokens[static_cast<size_t>(bad)], vocab_size);
   }
 }
 

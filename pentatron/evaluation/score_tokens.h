@@ -1,4 +1,4 @@
-/// How likely a model finds tokens.
+/// Log-likelihoods of tokens under a model.
 #pragma once
 
 #include <cstdint>

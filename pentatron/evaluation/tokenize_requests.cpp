@@ -53,9 +53,9 @@ ScoredTokens RequestTokens::pair(const Request& request) const {
     raise<DataError>("task {}: the continuation '{}' adds no token to its context", task_,
                      request.continuation);
   if (context.empty())
-    raise<DataError>("task {}: a context is of white space alone\n  try: a context with words, or "
-                     "none",
-                     task_);
+    raise<DataError>(
+        "task {}: a context contains only white space\n  try: a context with words, or none",
+        task_);
   if (predicted > max_length_)
     raise<DataError>("task {}: a continuation has {} tokens, more than eval.max_length={}\n  try: "
                      "eval.max_length={}",

@@ -1,5 +1,5 @@
-/// A session whose texts come and go: each pass reads tokens of any open texts, pages of equal
-/// beginnings are shared, and all pages together stay within a limit.
+/// A session whose texts are opened and closed at any time: each pass reads tokens of any open
+/// texts, pages of common prefixes are shared, and all pages together stay within a limit.
 ///
 /// Ranks of a model make the same calls in the same order, and therefore share and drop the same
 /// pages.

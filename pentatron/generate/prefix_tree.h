@@ -1,5 +1,5 @@
-/// Pages of tokens that texts left behind, by the tokens, so that a text which begins as an earlier
-/// one did takes over its pages.
+/// Cached pages of earlier texts, by their tokens, so a text that shares a prefix with an earlier
+/// one reuses its pages.
 ///
 /// A node is one page: as many tokens as a page has, behind the tokens of its parent. Pages that no
 /// open text uses are dropped one at a time, the least recently used first, children before

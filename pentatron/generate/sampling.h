@@ -1,4 +1,4 @@
-/// Drawing a token from logits.
+/// Samples a token from logits.
 ///
 /// In this order, as Hugging Face does: repetition penalty (Keskar et al. 2019, arXiv:1909.05858),
 /// temperature, top-k (Fan et al. 2018, arXiv:1805.04833), top-p (Holtzman et al. 2020,

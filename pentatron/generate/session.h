@@ -1,4 +1,5 @@
-/// A model that writes: what it has read of several texts, kept as keys and values.
+/// A model that generates text: the tokens that it has read of several texts, cached as keys and
+/// values.
 #pragma once
 
 #include <cstdint>

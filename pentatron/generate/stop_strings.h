@@ -1,4 +1,4 @@
-/// Strings that end a text, found as the text comes in pieces.
+/// Finds stop strings in text that arrives in pieces.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace pentatron::generate {
 
-/// What may still become a stop string is held back, so that nothing of one is ever shown.
+/// Text that may still become a stop string is held back, so no part of a stop string is shown.
 class StopStrings {
  public:
   /// Empty strings stop nothing.

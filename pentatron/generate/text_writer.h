@@ -1,4 +1,4 @@
-/// From new tokens to text that can be shown, and from a prompt to tokens.
+/// Converts new tokens to text that can be shown, and a prompt to tokens.
 #pragma once
 
 #include <cstdint>

@@ -83,8 +83,8 @@ const CpuFeatures& cpu_features() {
       constexpr std::array<std::string_view, 4> kLevels = {"reference", "avx2", "avx512",
                                                            "avx512_bf16"};
       if (std::find(kLevels.begin(), kLevels.end(), level) == kLevels.end())
-        raise<ConfigError>("PENTATRON_CPU={} in the environment is none of {}\n  try: unset "
-                           "PENTATRON_CPU",
+        raise<ConfigError>("the environment variable PENTATRON_CPU={} is not one of {}\n  try: "
+                           "unset PENTATRON_CPU",
                            level, fmt::join(kLevels, ", "));
       if (level == "reference") f = {};
       if (level == "avx2") f.avx512 = f.avx512_bf16 = false;

@@ -1,4 +1,4 @@
-/// What every kernel shares: element types, the launch context, and the ordered list of
+/// Common parts of all kernels: element types, the launch context, and the ordered list of
 /// implementations.
 ///
 /// A kernel is a folder: <op>.h (the contract: arguments struct, shapes, accumulate type),

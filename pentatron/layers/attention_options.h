@@ -1,4 +1,4 @@
-/// What self-attention is made with, however queries, keys and values are projected.
+/// Options of self-attention that do not depend on how queries, keys and values are projected.
 #pragma once
 
 #include <cstdint>

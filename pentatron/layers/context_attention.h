@@ -1,4 +1,4 @@
-/// Self-attention where the ranks of context parallelism hold other tokens of the same samples.
+/// Self-attention with context parallelism, where ranks hold different tokens of the same samples.
 ///
 /// Shapes: those of core_attention, over this rank's tokens; ctx.layout says which they are. Causal
 /// or full masks, without bias. Results do not depend on the number of ranks but for rounding:

@@ -1,4 +1,4 @@
-/// The implementations behind core_attention(): forward gives (out, lse), backward dq, dk, dv in
+/// The implementations of core_attention(): forward gives (out, lse), backward dq, dk, dv in
 /// the shapes of q, k, v.
 #pragma once
 

@@ -1,5 +1,5 @@
-/// Cross-attention of a transformer layer: queries from x, keys and values from a memory with a
-/// layout of its own (an encoder's output), core attention, output projection.
+/// Cross-attention of a transformer layer: queries from x, keys and values from a memory with its
+/// own layout (an encoder's output), core attention, output projection.
 ///
 /// Shapes, T = tokens, M = tokens of the memory, h = hidden, m = width of the memory, n = heads, g
 /// = key-value heads, d = head size, t = tp size:

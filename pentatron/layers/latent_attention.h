@@ -1,5 +1,5 @@
-/// Multi-head latent attention: keys and values of all heads are made from one small latent of
-/// each token, and the part of keys that has a position is one for all heads.
+/// Multi-head latent attention: keys and values of all heads are computed from one small latent
+/// vector per token, and all heads share the part of the keys that has a position.
 ///
 /// Shapes, T = tokens, h = hidden, n = heads, t = tp size, r = rank of the latent, p, d, e =
 /// features of a head: plain, rotary, of values:

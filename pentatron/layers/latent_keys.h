@@ -1,4 +1,4 @@
-/// Keys and values of heads, made of latents where they are needed.
+/// Keys and values of heads, computed from latents where they are needed.
 ///
 /// Shapes, R = rows, n = this rank's heads, r = rank of the latent, p, d, e = features of a head:
 /// plain, rotary, of values:

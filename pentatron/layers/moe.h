@@ -1,5 +1,6 @@
-/// A mixture of experts in the place of an MLP: each token goes to k of E experts, and its output
-/// is their sum, weighted by the router; plus shared experts, which every token goes to.
+/// A mixture of experts instead of an MLP: each token is sent to k of E experts, and its output is
+/// the sum of their outputs, weighted by the router; plus shared experts, which process every
+/// token.
 ///
 /// Shapes, T = outer tokens, h = hidden: x [T, h] -> [T, h]. Parameters: router.weight [E, h],
 /// router.bias [E] and the buffer router.expert_bias [E]; experts.fc1.weight [E, f or 2 f, h],

@@ -1,5 +1,5 @@
 /// A learned bias of attention scores by the distance of query and key, in buckets whose width
-/// grows with the distance. Several layers may share one; each uses it as an own use of the
+/// grows with the distance. Several layers may share one; each counts as a separate use of the
 /// parameter.
 ///
 /// Parameter `weight` [buckets, n], split over the tp axis by heads (n / t columns).

@@ -1,4 +1,4 @@
-/// What an encoder says of a whole sample, from the hidden state of its first token.
+/// The prediction of an encoder for a whole sample, from the hidden state of its first token.
 ///
 /// Shapes, B = samples, T = tokens, h = hidden, C = outputs, t = tp size. Everything but the hidden
 /// states [T, h] (under sequence parallel [T / t, h]) is on every tensor rank alike.

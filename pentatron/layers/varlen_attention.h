@@ -1,5 +1,5 @@
-/// Attention by fused kernels of GPUs that take documents side by side ("varlen"): from pairs to
-/// the arguments of such calls and back. The kernels themselves are behind VarlenKernel, so that
+/// Attention with fused GPU kernels for concatenated documents ("varlen"): converts pairs to the
+/// arguments of such calls and back. The kernels themselves are behind VarlenKernel, so that
 /// everything here runs and is tested on any device.
 ///
 /// A kernel's mask is the same for all documents of a call. Counted from the end, query i of a

@@ -14,25 +14,25 @@ template <class C> constexpr auto expert_fields() {
   using T = ModelType;
   return std::tuple{
       field("num_moe_experts", &C::num_moe_experts,
-            "mixture of experts: number of experts in each layer that has them; default: none")
+            "mixture of experts: number of experts in each expert layer; default: no expert layers")
           .range(1, kMostExperts)
           .only_for(T::kGpt),
       field("moe_layer_freq", &C::moe_layer_freq,
-            "which layers have experts in place of the MLP; a number N: those whose number, "
-            "counted from 0, is a multiple of N; or a list with 1 for each such layer, such as "
-            "\"[0]*3+[1]*58\"")
+            "which layers have experts instead of an MLP; a number N: the layers whose number, "
+            "counted from 0, is a multiple of N; or a list with 1 for each expert layer and 0 for "
+            "each other layer, such as \"[0]*3+[1]*58\"")
           .only_for(T::kGpt),
       field("moe_ffn_hidden_size", &C::moe_ffn_hidden_size,
             "hidden size of each expert; default: ffn_hidden_size")
           .size()
           .only_for(T::kGpt),
       field("moe_latent_size", &C::moe_latent_size,
-            "size of the latent that the experts work in: tokens are projected to it before they "
-            "go to their experts, and results are projected back; router and shared experts work "
-            "on hidden states; default: none")
+            "size of the latent vectors that experts process: tokens are projected to this size "
+            "before they are sent to their experts, and the results are projected back; the router "
+            "and the shared experts process the hidden states; default: no projection")
           .size()
           .only_for(T::kGpt),
-      field("moe_router_topk", &C::moe_router_topk, "number of experts that work on each token")
+      field("moe_router_topk", &C::moe_router_topk, "number of experts that process each token")
           .range(1, kMostExperts)
           .only_for(T::kGpt),
       field("moe_router_logit_bias", &C::moe_router_logit_bias,
@@ -68,28 +68,28 @@ template <class C> constexpr auto expert_fields() {
           .range(1, kMostExperts)
           .only_for(T::kGpt),
       field("moe_router_enable_expert_bias", &C::moe_router_enable_expert_bias,
-            "give each expert a bias that counts when experts are selected, but not in their "
-            "weights, and that training moves towards equal load")
+            "give each expert a bias that is added to its score for selection only, not for its "
+            "weight; training adjusts the biases towards equal load")
           .only_for(T::kGpt),
       field("moe_router_bias_update_rate", &C::moe_router_bias_update_rate,
-            "by how much a step changes the expert biases: up for experts with less than the "
-            "mean load, down for those with more; 0 with --hf")
+            "amount by which each step changes the expert biases: up for experts with less than "
+            "the mean load, down for experts with more; default with --hf: 0")
           .range(0, 1)
           .on_resume(OnResume::kTold)
           .only_for(T::kGpt),
       field("moe_router_load_balancing_type", &C::moe_router_load_balancing_type,
-            "how training balances the load of experts, in one way or by several losses; "
-            "global_aux_loss: a loss over the load in "
-            "the last step; seq_aux_loss: over that in each sample; aux_loss: over that in each "
-            "microbatch of a data-parallel rank; sinkhorn: select experts in training by "
-            "Sinkhorn's iteration over the tokens of a rank; none: not")
+            "how training balances the load of experts; several losses can be combined; "
+            "global_aux_loss: loss on the load in the last step; seq_aux_loss: loss on the load in "
+            "each sample; aux_loss: loss on the load in each microbatch of a data-parallel rank; "
+            "sinkhorn: select experts by Sinkhorn iteration over the tokens of a rank; none: no "
+            "balancing")
           .not_empty()
           .or_one()
           .on_resume(OnResume::kTold)
           .only_for(T::kGpt),
       field("moe_aux_loss_coeff", &C::moe_aux_loss_coeff,
-            "weight of the load balancing loss, which is 1 for equal load; one for each of "
-            "moe_router_load_balancing_type")
+            "weight of each loss in moe_router_load_balancing_type; with equal load a load "
+            "balancing loss is 1")
           .not_empty()
           .or_one()
           .non_negative()
@@ -103,35 +103,37 @@ template <class C> constexpr auto expert_fields() {
           .on_resume(OnResume::kTold)
           .only_for(T::kGpt),
       field("moe_input_jitter_eps", &C::moe_input_jitter_eps,
-            "training multiplies what the router reads by random numbers from 1 - eps to 1 + eps")
+            "noise eps of the router: training multiplies its input by random numbers from 1 - eps "
+            "to 1 + eps; 0: off")
           .non_negative()
           .max(0.99)
           .on_resume(OnResume::kTold)
           .only_for(T::kGpt),
       field("moe_router_force_load_balancing", &C::moe_router_force_load_balancing,
-            "for benchmarks: training gives every expert the same number of tokens, whatever the "
-            "router says")
+            "for benchmarks: training sends the same number of tokens to every expert and ignores "
+            "the router")
           .on_resume(OnResume::kTold)
           .only_for(T::kGpt),
       field("moe_expert_capacity_factor", &C::moe_expert_capacity_factor,
-            "training drops tokens of an expert beyond tokens x moe_router_topk / "
-            "num_moe_experts x this, of those on a rank; default: no token is dropped")
+            "capacity of an expert in training, as a multiple of tokens x moe_router_topk / "
+            "num_moe_experts for the tokens of a rank; tokens above the capacity are dropped; "
+            "default: no token is dropped")
           .positive()
           .on_resume(OnResume::kTold)
           .only_for(T::kGpt),
       field("moe_token_drop_policy", &C::moe_token_drop_policy,
-            "which tokens of a full expert are dropped; probs: those with the smallest weights; "
-            "position: the last ones")
+            "moe_expert_capacity_factor: which tokens of a full expert are dropped; probs: the "
+            "tokens with the smallest weights; position: the last tokens")
           .on_resume(OnResume::kTold)
           .only_for(T::kGpt),
       field("moe_pad_expert_input_to_capacity", &C::moe_pad_expert_input_to_capacity,
-            "fill up the input of every expert with zeros to its capacity, so that sizes do not "
-            "change from step to step")
+            "pad the input of every expert with zeros to its capacity, so that tensor sizes are "
+            "the same in every step")
           .on_resume(OnResume::kTold)
           .only_for(T::kGpt),
       field("moe_shared_expert_intermediate_size", &C::moe_shared_expert_intermediate_size,
-            "hidden size of the shared experts together, which work on every token; default: "
-            "no shared experts")
+            "total hidden size of the shared experts, which process every token; default: no "
+            "shared experts")
           .size()
           .only_for(T::kGpt),
       field("moe_shared_expert_gate", &C::moe_shared_expert_gate,

@@ -140,7 +140,8 @@ void ModelConfig::validate_balance(config::Violations& violations, std::string_v
   if (types.size() > 1 && no_loss != types.end())
     return violations.add(
         type_key,
-        fmt::format("{} has {} beside other ways to balance, which are losses", type_key, way),
+        fmt::format("{} contains {}, which cannot be combined with load balancing losses", type_key,
+                    way),
         fmt::format("{}={}", type_key, way));
   for (size_t i = 0; i < types.size(); ++i)
     if (std::ranges::count(types, types[i]) > 1)

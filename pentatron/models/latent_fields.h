@@ -13,16 +13,17 @@ template <class C> constexpr auto latent_fields() {
   using T = ModelType;
   return std::tuple{
       field("multi_latent_attention", &C::multi_latent_attention,
-            "multi-head latent attention (DeepSeek): make the keys and values of all heads from "
-            "one small latent vector per token, which is all that generation keeps of it")
+            "multi-head latent attention (DeepSeek): compute the keys and values of all heads from "
+            "one small latent vector per token; generation caches only this vector")
           .only_for(T::kGpt),
       field("q_lora_rank", &C::q_lora_rank,
-            "multi_latent_attention: size of the latent that queries are made from; default: "
-            "queries are made from the hidden states")
+            "multi_latent_attention: size of the latent vector that queries are computed from; "
+            "default: queries are computed from the hidden states")
           .size()
           .only_for(T::kGpt),
       field("kv_lora_rank", &C::kv_lora_rank,
-            "multi_latent_attention: size of the latent that keys and values are made from")
+            "multi_latent_attention: size of the latent vector that keys and values are computed "
+            "from")
           .size()
           .only_for(T::kGpt),
       field("qk_head_dim", &C::qk_head_dim,
@@ -32,7 +33,7 @@ template <class C> constexpr auto latent_fields() {
           .only_for(T::kGpt),
       field("qk_pos_emb_head_dim", &C::qk_pos_emb_head_dim,
             "multi_latent_attention: size of the part of each query and key head with rotary "
-            "positions; all key heads share it")
+            "positions; all key heads share this part of the key")
           .size()
           .multiple_of(2)
           .only_for(T::kGpt),
@@ -40,8 +41,8 @@ template <class C> constexpr auto latent_fields() {
           .size()
           .only_for(T::kGpt),
       field("latent_layernorm_epsilon", &C::latent_layernorm_epsilon,
-            "multi_latent_attention: layernorm_epsilon of the latents; default: "
-            "layernorm_epsilon")
+            "multi_latent_attention: layernorm_epsilon of the norms of the latent vectors; "
+            "default: layernorm_epsilon")
           .positive()
           .only_for(T::kGpt)};
 }

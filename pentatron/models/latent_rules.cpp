@@ -38,13 +38,12 @@ void ModelConfig::validate_latents(config::Violations& violations, std::string_v
             ? fmt::format("{}=false", key("qk_layernorm"))
             : fmt::format("{}=false and {}=head", key("qk_layernorm"), key("qk_layernorm_scope")));
   if (query_groups() != num_attention_heads)
-    violations.add(key("num_query_groups"),
-                   fmt::format("{}={} conflicts with {}=true, where each of {}={} heads has keys "
-                               "of its own",
-                               key("num_query_groups"), query_groups(),
-                               key("multi_latent_attention"), key("num_attention_heads"),
-                               num_attention_heads),
-                   fmt::format("{}=null", key("num_query_groups")));
+    violations.add(
+        key("num_query_groups"),
+        fmt::format("{}={} conflicts with {}=true, where each of {}={} heads has its own keys",
+                    key("num_query_groups"), query_groups(), key("multi_latent_attention"),
+                    key("num_attention_heads"), num_attention_heads),
+        fmt::format("{}=null", key("num_query_groups")));
 }
 
 } // namespace pentatron::models

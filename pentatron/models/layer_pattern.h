@@ -1,4 +1,4 @@
-/// Which layers are of a kind, written as a number or a list.
+/// The layers of a kind, given as a number or a list.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-/// What trainer, parallelize, checkpoint, generate and cli know of a model. Which class it is
-/// follows from its type in one table, and no other place names one.
+/// The interface of a model for trainer, parallelize, checkpoint, generate and cli. One table maps
+/// the type of a model to its class; no other place names a class.
 #pragma once
 
 #include <functional>

@@ -195,10 +195,9 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
     if (turned > head_size() || rotary == 0) {
       violations.add(
           key("rotary_percent"),
-          fmt::format(
-              "{}={} with a head size of {} rotates {} dimensions, which must be positive and, "
-              "rounded up to an even number, at most the head size",
-              key("rotary_percent"), rotary_percent, head_size(), rotary),
+          fmt::format("{}={} with a head size of {} rotates {} dimensions; this number must be "
+                      "positive and, rounded up to an even number, at most the head size",
+                      key("rotary_percent"), rotary_percent, head_size(), rotary),
           head_size() < 2 ? fmt::format("{}=2", key("kv_channels"))
                           : fmt::format("{}={}", key("rotary_percent"),
                                         static_cast<double>(std::max<int64_t>(2, rotary / 2 * 2)) /
@@ -236,7 +235,8 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                      fmt::format("{}={}", key("num_labels"), label_names.size()));
     else if (const auto all = class_names();
              std::set<std::string>(all.begin(), all.end()).size() != all.size())
-      violations.add(key("label_names"), fmt::format("{} gives two classes one name", setting),
+      violations.add(key("label_names"),
+                     fmt::format("{} gives the same name to two classes", setting),
                      fmt::format("{}=[]", key("label_names")));
   }
   if (type == ModelType::kT5 && decoder_start_token >= vocab_size) {
@@ -251,8 +251,8 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
     violations.add(
         key("position_offset"),
         learned
-            ? fmt::format("{}={} leaves none of {}={}", key("position_offset"), position_offset,
-                          key("max_position_embeddings"), max_position_embeddings)
+            ? fmt::format("{}={} leaves no positions of {}={}", key("position_offset"),
+                          position_offset, key("max_position_embeddings"), max_position_embeddings)
             : fmt::format("{}={} has no effect without {}=learned_absolute", key("position_offset"),
                           position_offset, key("position_embedding_type")),
         fmt::format("{}=0", key("position_offset")));

@@ -1,5 +1,5 @@
-/// The GPT family as data: everything that GPT-2, GPT-3, Llama, Mistral and Qwen differ in. Keys
-/// keep the field's spelling.
+/// The GPT family as data: all differences between GPT-2, GPT-3, Llama, Mistral and Qwen. Keys have
+/// the names that are common in the field.
 #pragma once
 
 #include <cstdint>
@@ -160,17 +160,17 @@ struct ModelConfig {
     using T = ModelType;
     const auto of_all = std::tuple{
         field("type", &C::type,
-              "kind of model; gpt: a decoder that predicts the next token; bert: an encoder that "
-              "restores masked tokens; t5: an encoder and a decoder, which generates removed spans "
-              "of the text; each type has defaults of its own; default: that of "
-              "model.preset or of the model in checkpoint.load, or gpt")
+              "kind of model; gpt: decoder that predicts the next token; bert: encoder that "
+              "restores masked tokens; t5: encoder and decoder that restores masked spans of text; "
+              "some keys have a different default for each type; default: the type of model.preset "
+              "or of the model in checkpoint.load, or gpt")
             .selects_variant(),
         field("preset", &C::preset,
               "name of a built-in model to start from (`pentatron config presets` lists them); "
               "other model keys override it")
             .on_resume(OnResume::kTold),
         field("num_layers", &C::num_layers,
-              "number of transformer layers; type=t5: those of the encoder")
+              "number of transformer layers; type=t5: number of layers of the encoder")
             .range(1, int64_t{1} << 20),
         field("hidden_size", &C::hidden_size, "size of the hidden states (residual stream)").size(),
         field("num_attention_heads", &C::num_attention_heads, "number of attention (query) heads")
@@ -188,12 +188,12 @@ struct ModelConfig {
             .size(),
         field("vocab_size", &C::vocab_size,
               "vocabulary size, without the padding that is added internally; if it is not given, "
-              "that of the tokenizer in tokenizer.path")
+              "the size of the tokenizer in tokenizer.path")
             .size()
             .unit("tokens"),
         field("padding_token", &C::padding_token,
-              "token id whose row of the word embeddings gets no gradient where it is looked up "
-              "(padding_idx of torch.nn.Embedding); -1: none")
+              "token id whose row of the word embeddings receives no gradient from lookups (like "
+              "padding_idx of torch.nn.Embedding); -1: none")
             .min(-1)
             .on_resume(OnResume::kTold)
             .only_for(T::kGpt, T::kBert),
@@ -218,8 +218,8 @@ struct ModelConfig {
               "the two halves of a head")
             .only_for(T::kGpt, T::kBert),
         field("rope_local_base_freq", &C::rope_local_base_freq,
-              "base of rotary position embeddings in layers with a sliding window, which then "
-              "ignore rope_scaling; default: rotary_base, with rope_scaling")
+              "base of rotary position embeddings in layers with a sliding window; these layers "
+              "then ignore rope_scaling; default: rotary_base, with rope_scaling")
             .positive()
             .only_for(T::kGpt, T::kBert),
         field("rope_scaling", &C::rope_scaling, "context extension for rotary position embeddings")
@@ -238,13 +238,14 @@ struct ModelConfig {
             "activation_func", &C::activation_func,
             "activation function of the MLP; swiglu, geglu, geglu_tanh and quick_geglu are gated"),
         field("activation_func_clamp_value", &C::activation_func_clamp_value,
-              "limit of the input of gated activation functions: from above for the gate, in both "
-              "directions for what it multiplies; default: no limit")
+              "limit for the inputs of gated activation functions: the gate is clamped from above, "
+              "the linear part in both directions; default: no limit")
             .more_than(0)
             .max(1e6)
             .only_for(T::kGpt),
         field("glu_linear_offset", &C::glu_linear_offset,
-              "number added to what the gate of a gated activation function multiplies")
+              "number added to the linear part of a gated activation function, which the gate "
+              "multiplies")
             .only_for(T::kGpt),
         field("add_qkv_bias", &C::add_qkv_bias,
               "add a bias to the query, key and value projections"),
@@ -287,8 +288,8 @@ struct ModelConfig {
             .only_for(T::kGpt, T::kBert),
         field("window_size", &C::window_size,
               "sliding-window attention: number of most recent tokens that a token attends to, "
-              "including itself; type=bert: a token attends in both directions to tokens at a "
-              "distance below it; default: all")
+              "including itself; type=bert: a token attends to tokens at a distance below this "
+              "number in both directions; default: all tokens")
             .positive()
             .unit("tokens")
             .only_for(T::kGpt, T::kBert),
@@ -323,28 +324,28 @@ struct ModelConfig {
             .on_resume(OnResume::kTold)};
     const auto of_types = std::tuple{
         field("mtp_num_layers", &C::mtp_num_layers,
-              "multi-token prediction: number of layers behind the last one, each of which learns "
-              "to predict one more token ahead; training alone uses them; 0: none")
+              "multi-token prediction: number of additional layers after the last layer, each "
+              "trained to predict one more token ahead; only training uses them; 0: none")
             .range(0, kMostMtpLayers)
             .only_for(T::kGpt),
         field("mtp_loss_scaling_factor", &C::mtp_loss_scaling_factor,
-              "weight of the mean of the losses of multi-token prediction")
+              "weight of the mean of the multi-token prediction losses in the training loss")
             .non_negative()
             .on_resume(OnResume::kTold)
             .only_for(T::kGpt),
         field("head", &C::head,
-              "type=bert: output of the model; masked_lm: the masked tokens; classification: one "
-              "of num_labels classes for each sample; regression: a number for each sample; none: "
-              "the hidden states")
+              "type=bert: output of the model; masked_lm: predictions of the masked tokens; "
+              "classification: one of num_labels classes for each sample; regression: a number for "
+              "each sample; none: the hidden states")
             .only_for(T::kBert),
         field("num_labels", &C::num_labels, "head=classification: number of classes")
             .range(2, 1 << 20)
             .only_for(T::kBert)
             .only_with("head", ModelHead::kClassification),
         field("label_names", &C::label_names,
-              "head=classification: names of the classes in the order of their numbers; []: those "
-              "of the model in checkpoint.load, or else the names in the training data, sorted by "
-              "their bytes")
+              "head=classification: names of the classes in the order of their numbers; []: the "
+              "names in the model in checkpoint.load, or else the names in the training data, "
+              "sorted by byte value")
             .on_resume(OnResume::kTold)
             .only_for(T::kBert)
             .only_with("head", ModelHead::kClassification),
@@ -356,7 +357,7 @@ struct ModelConfig {
             .only_for(T::kBert)
             .only_with("head", ModelHead::kClassification, ModelHead::kRegression),
         field("binary_head", &C::binary_head,
-              "head=masked_lm: also predict how the two texts of a sample belong together (next "
+              "head=masked_lm: also predict the relation of the two texts of a sample (next "
               "sentence or sentence order)")
             .only_for(T::kBert)
             .only_with("head", ModelHead::kMaskedLm),
@@ -366,12 +367,12 @@ struct ModelConfig {
             .only_for(T::kBert)
             .only_with("head", ModelHead::kNone),
         field("num_tokentypes", &C::num_tokentypes,
-              "type=bert: number of token types, which tell the texts of a sample apart; 0: none")
+              "type=bert: number of token types, which distinguish the texts of a sample; 0: none")
             .range(0, 1 << 20)
             .only_for(T::kBert),
         field("position_offset", &C::position_offset,
-              "learned positions start at this row of their table (RoBERTa: 2); the token id "
-              "before it is padding, which they do not count")
+              "row of the position embedding table for the first position (RoBERTa: 2); the token "
+              "id one below this number is padding, which is not counted as a position")
             .range(0, 1 << 20)
             .only_for(T::kBert),
         field("num_decoder_layers", &C::num_decoder_layers,
@@ -379,13 +380,14 @@ struct ModelConfig {
             .range(1, int64_t{1} << 20)
             .only_for(T::kT5),
         field("relative_attention_num_buckets", &C::relative_attention_num_buckets,
-              "type=t5: number of learned biases of attention scores for each head; each is for a "
-              "range of distances")
+              "type=t5: number of learned attention score biases per head; each one covers a range "
+              "of distances")
             .range(4, 1 << 16)
             .multiple_of(4)
             .only_for(T::kT5),
         field("relative_attention_max_distance", &C::relative_attention_max_distance,
-              "type=t5: distance from which on all tokens share the last bias")
+              "type=t5: distance at and above which all tokens share the last relative attention "
+              "bias")
             .range(2, 1 << 24)
             .unit("tokens")
             .only_for(T::kT5),
@@ -394,7 +396,7 @@ struct ModelConfig {
               "output layer")
             .only_for(T::kT5),
         field("decoder_start_token", &C::decoder_start_token,
-              "type=t5: token id that the decoder reads first, and in the place of missing tokens")
+              "type=t5: token id that the decoder reads first, and in place of missing tokens")
             .min(0)
             .only_for(T::kT5)};
     return std::tuple_cat(of_all, latent_fields<C>(), expert_fields<C>(), of_types);

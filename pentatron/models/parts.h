@@ -1,4 +1,4 @@
-/// What types of models share: options of layers, their segments, rotary tables.
+/// Common parts of the types of models: options of layers, their segments, rotary tables.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-/// How rotary positions reach beyond the context that a model was trained with: the section
-/// model.rope_scaling.
+/// The section model.rope_scaling: rotary positions beyond the context that a model was trained
+/// with.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-/// Which linear layers of a model have adapters of low rank. A layer reads its own entry when it is
-/// constructed, so that models do not mention adapters.
+/// The linear layers of a model that have low-rank adapters. A layer reads its own entry when it is
+/// constructed, so models do not mention adapters.
 ///
 /// Source: Hu et al. 2021 (arXiv:2106.09685); Liu et al. 2024 (arXiv:2402.09353) for DoRA;
 /// Kalajdzievski 2023 (arXiv:2312.03732) for the scale alpha / sqrt(rank); Hayou et al. 2024

@@ -1,5 +1,5 @@
-/// Delayed scales: the scale of an operand in a step comes from its largest sizes (amax) in the
-/// steps before, so that no product waits for the amax of the tensor at hand.
+/// Delayed scaling: the scale of an operand in a step is computed from its largest absolute values
+/// (amax) in earlier steps, so no product waits for the amax of the current tensor.
 ///
 /// Three operands of the products with a weight have one each: the inputs, the weight and the
 /// gradients of the outputs, over all tokens of a step and all ranks. After a step, its amax is put

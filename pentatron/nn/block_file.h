@@ -1,5 +1,5 @@
-/// A file of `offload.dir` without a name: it is gone when it is closed, or with the process.
-/// Places of blocks are used again.
+/// A file in `offload.dir` without a name: it is deleted when it is closed or the process ends.
+/// The space of freed blocks is reused.
 ///
 /// Throws Error with the key where the folder cannot be written or the disk is full. take() and
 /// give_back() may be called by any thread, write() and read() at once for different blocks.

@@ -1,4 +1,4 @@
-/// What a forward pass carries: the shape of the batch, the addresses of its samples, and where
+/// The context of a forward pass: the shape of the batch, the addresses of its samples, and where
 /// weight gradients go.
 #pragma once
 

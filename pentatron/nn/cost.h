@@ -1,4 +1,4 @@
-/// What a layer costs, free of LibTorch: the planner and the MFU figure sum these and nothing else.
+/// The cost of a layer, without LibTorch. The memory estimate and MFU are sums of these costs.
 #pragma once
 
 #include <array>

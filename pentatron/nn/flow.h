@@ -1,4 +1,4 @@
-/// What crosses the boundaries between segments, and so between pipeline stages.
+/// The tensors that cross the boundaries between segments, and so between pipeline stages.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// Addresses of the rows of gradients: which token of which sample a row is of, for random numbers
+/// Addresses of the rows of gradients (the token and the sample of each row), for random numbers
 /// that do not depend on the layout.
 #pragma once
 

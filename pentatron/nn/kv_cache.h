@@ -1,5 +1,5 @@
-/// What generation keeps of the tokens that earlier passes saw, so that it passes over new tokens
-/// only: keys and values of each attention layer, in pages that sequences may share, and those of
+/// The cache of generation for the tokens of earlier passes, so each pass only processes new
+/// tokens: keys and values of each attention layer, in pages that sequences may share, and those of
 /// the memory that cross-attention reads.
 #pragma once
 

@@ -1,5 +1,5 @@
-/// How the products of a linear layer are computed in low precision; nn/ops/low_precision.h does
-/// it.
+/// How the products of a linear layer are computed in low precision. The implementation is in
+/// nn/ops/low_precision.h.
 #pragma once
 
 #include <array>

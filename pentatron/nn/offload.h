@@ -1,5 +1,5 @@
-/// Activations that wait for their backward pass somewhere else: in a file, or of a GPU in host
-/// memory. Bits do not change.
+/// Offloading of activations until their backward pass: to a file, or from a GPU to host memory.
+/// Results are bit-identical.
 ///
 /// Of a layer whose forward pass has ended, what its operators keep is copied out while the next
 /// layer computes, and comes back while the backward pass of the layer behind it computes. So about

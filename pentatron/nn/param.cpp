@@ -132,9 +132,10 @@ at::Tensor Param::dense_rows(int64_t first, int64_t count) const {
 void Param::write_int8(at::Device device, const std::function<void(Param&)>& fill) {
   const int64_t block = Int8Weight::block_of(spec_.shape.back());
   if (shape_.back() % block != 0)
-    raise<ConfigError>("peft.base_dtype=int8 has a scale for {} columns, and a rank has {} of the "
-                       "{} columns of {}\n  try: a smaller parallel.tensor_model_parallel_size",
-                       block, shape_.back(), spec_.shape.back(), name());
+    raise<ConfigError>(
+        "peft.base_dtype=int8 uses one scale per {} columns, which does not divide the {} (of {}) "
+        "columns of {} on a rank\n  try: a smaller parallel.tensor_model_parallel_size",
+        block, shape_.back(), spec_.shape.back(), name());
   set_value(at::empty(shape_, at::TensorOptions(acc_dtype(dtype_)).device(device)));
   fill(*this);
   int8_ = std::make_shared<const Int8Weight>(value_, block);

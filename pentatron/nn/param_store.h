@@ -1,6 +1,6 @@
-/// Who owns the storage of parameters: a layer asks for values, it does not hold them.
+/// The owner of the storage of parameters: layers request values and do not own them.
 ///
-/// A unit is what is gathered and released together: one segment. ResidentStore keeps everything in
+/// A unit is gathered and released as a whole: one segment. ResidentStore keeps everything in
 /// memory; a store that shards parameters over data-parallel ranks (ZeRO-3) gathers in acquire()
 /// and frees in release() without the layers knowing.
 #pragma once

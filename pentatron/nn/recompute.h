@@ -1,4 +1,5 @@
-/// Recomputation of a part of a layer: what its operators would keep is made again in backward.
+/// Recomputation of a part of a layer: tensors that its operators would save are recomputed in the
+/// backward pass.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// The parts of a layer that can be made again in backward in place of being kept.
+/// The parts of a layer that can be recomputed in the backward pass instead of being stored.
 #pragma once
 
 #include <array>

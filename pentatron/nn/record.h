@@ -1,4 +1,4 @@
-/// How an operator of pentatron tells autograd its derivative: a closure on the tape.
+/// Registers the derivative of an operator of pentatron with autograd: a closure on the tape.
 ///
 /// Every operator computes its outputs below autograd and then records one closure, and the tensors
 /// that it keeps for it. Parameters are not autograd inputs: the closure holds Param handles and

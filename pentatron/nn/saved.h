@@ -1,5 +1,5 @@
-/// The tensors that operators keep from forward to backward: slots that hooks may empty and fill
-/// again, and an account of them.
+/// The tensors that operators save in the forward pass for the backward pass: slots that hooks may
+/// empty and fill again, and accounting of their memory.
 #pragma once
 
 #include <cstdint>

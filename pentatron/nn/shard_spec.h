@@ -1,5 +1,5 @@
-/// How one parameter lies across the ranks: its true global shape, fused parts, and for each mesh
-/// axis a placement.
+/// How one parameter is distributed over the ranks: its global shape, fused parts, and a placement
+/// for each mesh axis.
 ///
 /// Initialisation, gradient reduction, gradient norm, checkpoint boxes, Hugging Face names and
 /// memory counts all follow from a ShardSpec; nothing else knows how a tensor is split.

@@ -1,5 +1,5 @@
-/// Flat vectors that are kept out of memory and pass through it part by part: the state of an
-/// optimizer. Of a CPU in a file without a name, of a GPU in pinned host memory.
+/// Flat vectors that are stored outside of memory and loaded part by part: the state of an
+/// optimizer. CPU ranks use a file without a name, GPU ranks pinned host memory.
 ///
 /// A part is brought into buffers of the device while another one is computed with, and put back
 /// while the next one is. Bits do not change.

@@ -1,5 +1,5 @@
-/// The global batch size as a pure function of what has been consumed: piecewise constant. Free of
-/// LibTorch.
+/// The global batch size as a piecewise constant function of the consumed samples or tokens. Does
+/// not depend on LibTorch.
 ///
 /// Units: samples; token thresholds are divided by the sequence length, rounding down, as
 /// Megatron-LM does. An iteration takes the batch size that holds before it.

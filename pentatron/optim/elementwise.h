@@ -1,4 +1,5 @@
-/// What rules share that update every element by itself, with one kernel over flat vectors.
+/// Common parts of rules that update every element independently, with one kernel over flat
+/// vectors.
 #pragma once
 
 #include "pentatron/kernels/contract.h"

@@ -1,5 +1,5 @@
-/// The loss scale of fp16 training: a constant, or one that overflows of gradients lower and steps
-/// without them raise.
+/// The loss scale of fp16 training: a constant, or a dynamic scale that is lowered when gradients
+/// overflow and raised after steps without overflow.
 ///
 /// A step with an overflow sets the count of clean steps to 0 and takes 1 from the patience; at 0
 /// or below, scale = max(scale * backoff, min). A clean step is counted; the `window`-th in a row

@@ -52,7 +52,7 @@ void check_units(const SchedulerConfig& s, const TrainLength& run, config::Viola
     if (!set) return;
     violations.add(
         config::join(path, name),
-        fmt::format("{} is set, but the run is measured in {}, for which there is {}",
+        fmt::format("{} is set, but the length of the run is given in {}; the key for that is {}",
                     config::join(path, name),
                     samples ? "samples (train.train_samples)" : "iterations (train.train_iters)",
                     config::join(path, instead)),

@@ -37,8 +37,8 @@ void OptimizerConfig::check_decay(config::Violations& violations, std::string_vi
     if (dtype == StateDtype::kFp32 || decay <= 1 - std::ldexp(1, -significant_bits(dtype))) return;
     const char* const wider = dtype == StateDtype::kFp8 && decay <= 1 - 1.0 / 256 ? "bf16" : "fp32";
     violations.add(config::join(path, key),
-                   fmt::format("{}={} rounds a running mean that decays by {}={} to itself, so "
-                               "that it never falls",
+                   fmt::format("{}={} is too coarse for a running mean with {}={}: rounding keeps "
+                               "the mean from decreasing",
                                config::join(path, key), config::to_string(dtype),
                                config::join(path, rate), decay),
                    fmt::format("{}={}", config::join(path, key), wider));
@@ -59,12 +59,11 @@ void OptimizerConfig::check_decay(config::Violations& violations, std::string_vi
 void OptimizerConfig::check_scaled(config::Violations& violations, std::string_view path) const {
   if (optimizer != OptimizerKind::kAdafactor || !is_scaled(exp_avg_dtype)) return;
   const std::string key = config::join(path, "exp_avg_dtype");
-  violations.add(key,
-                 fmt::format("{}={} needs a bound of the running mean, which {}=adafactor does not "
-                             "give",
-                             key, config::to_string(exp_avg_dtype),
-                             config::join(path, "optimizer")),
-                 fmt::format("{}=bf16", key));
+  violations.add(
+      key,
+      fmt::format("{}={} is not supported with {}=adafactor, whose running mean has no upper bound",
+                  key, config::to_string(exp_avg_dtype), config::join(path, "optimizer")),
+      fmt::format("{}=bf16", key));
 }
 
 void OptimizerConfig::check_clip(config::Violations& violations, std::string_view path) const {
@@ -95,8 +94,8 @@ void OptimizerConfig::validate(config::Violations& violations, std::string_view 
   if (optimizer == OptimizerKind::kAdaptiveMuon && muon_tp_mode == MuonTensorMode::kBlockwise) {
     const std::string key = config::join(path, "muon_tp_mode");
     violations.add(key,
-                   fmt::format("{}=blockwise is not supported with {}=adaptive_muon, whose second "
-                               "moments are those of whole matrices",
+                   fmt::format("{}=blockwise is not supported with {}=adaptive_muon, which "
+                               "computes second moments of whole matrices",
                                key, config::join(path, "optimizer")),
                    fmt::format("{}=exact", key));
   }

@@ -1,4 +1,4 @@
-/// The section `optimizer`. Keys keep Megatron's spelling.
+/// The section `optimizer`. Keys have Megatron's names.
 #pragma once
 
 #include <array>
@@ -119,12 +119,12 @@ struct OptimizerConfig {
     using config::field;
     return std::tuple{
         field("optimizer", &C::optimizer,
-              "optimization algorithm; adam is AdamW, with decoupled weight decay; lion updates by "
-              "the sign of a running mean, and needs a learning rate 3 to 10 times smaller; muon "
-              "updates matrices by the orthogonal factor of a running mean, and embeddings, the "
-              "output layer, norms and biases as adam; adaptive_muon divides that factor by the "
-              "root of its own running mean square; adafactor keeps mean squares of rows and "
-              "columns of matrices only")
+              "optimization algorithm; adam: AdamW, with decoupled weight decay; lion: updates by "
+              "the sign of a running mean, needs a learning rate 3 to 10 times smaller than adam; "
+              "muon: updates matrices by the orthogonal factor of a running mean, and uses adam "
+              "for embeddings, the output layer, norms and biases; adaptive_muon: muon with the "
+              "orthogonal factor divided by the root of its running mean square; adafactor: stores "
+              "mean squares only for the rows and columns of matrices")
             .on_resume(config::OnResume::kState),
         field("lr", &C::lr, "peak learning rate, reached after warmup").non_negative(),
         field("min_lr", &C::min_lr, "minimum learning rate, reached at the end of the decay")
@@ -158,45 +158,48 @@ struct OptimizerConfig {
               "Muon: decay rate of the running mean of the gradient")
             .min(0)
             .less_than(1),
-        field("muon_nesterov", &C::muon_nesterov,
-              "Muon: use Nesterov momentum, the running mean of the step ahead"),
+        field("muon_nesterov", &C::muon_nesterov, "Muon: use Nesterov momentum"),
         field("muon_scale_mode", &C::muon_scale_mode,
-              "Muon: factor of the orthogonal update of a matrix with so many rows (outputs) and "
-              "columns (inputs): original sqrt(max(1, rows/columns)), match_rms_adamw 0.2 "
-              "sqrt(max(rows, columns)), which suits learning rates of AdamW, spectral "
-              "sqrt(max(rows, columns)), unit_rms_norm sqrt(rows/columns)"),
+              "Muon: factor applied to the orthogonal update of a matrix, from its rows (outputs) "
+              "and columns (inputs); original: sqrt(max(1, rows/columns)); match_rms_adamw: 0.2 "
+              "sqrt(max(rows, columns)), which suits learning rates for AdamW; spectral: "
+              "sqrt(max(rows, columns)); unit_rms_norm: sqrt(rows/columns)"),
         field("muon_extra_scale_factor", &C::muon_extra_scale_factor,
-              "Muon: a further factor of the update")
+              "Muon: additional factor applied to the update")
             .positive(),
         field("muon_split_qkv", &C::muon_split_qkv,
-              "Muon: take q, k and v as three matrices; false: as one"),
+              "Muon: treat the query, key and value projections as three matrices; false: as one "
+              "matrix"),
         field("muon_num_ns_steps", &C::muon_num_ns_steps,
-              "Muon: iterations of Newton and Schulz, which make the update nearly orthogonal")
+              "Muon: number of Newton-Schulz iterations, which make the update nearly orthogonal")
             .min(1),
         field("muon_coefficient_type", &C::muon_coefficient_type,
-              "Muon: polynomials of the iterations: simple, the same in all; quintic, five tuned "
-              "ones; polar_express, eight that converge"),
+              "Muon: polynomials of the Newton-Schulz iterations; simple: the same polynomial in "
+              "every iteration; quintic: five tuned polynomials; polar_express: eight polynomials "
+              "that converge"),
         field("muon_eps", &C::muon_eps,
-              "Muon: least norm that the running mean is divided by before the iterations")
+              "Muon: minimum of the norm that the running mean is divided by before the "
+              "Newton-Schulz iterations")
             .positive(),
         field("muon_bf16", &C::muon_bf16,
-              "Muon: make the iterations in bf16, not in the type of the running mean"),
-        field(
-            "muon_tp_mode", &C::muon_tp_mode,
-            "Muon: of a matrix split over tensor ranks, exact gives one of them all of it; "
-            "blockwise takes each rank's part for a matrix, so that other numbers of tensor ranks "
-            "train another model"),
+              "Muon: compute the Newton-Schulz iterations in bf16; false: in the data type of the "
+              "running mean"),
+        field("muon_tp_mode", &C::muon_tp_mode,
+              "Muon: how to update a matrix that is split over tensor-parallel ranks; exact: one "
+              "of the ranks gathers and updates the whole matrix; blockwise: each rank treats its "
+              "part as a matrix, so the trained model depends on tensor_model_parallel_size"),
         field("adaptive_muon_moment2_method", &C::adaptive_muon_moment2_method,
-              "adaptive Muon: what the orthogonal factor is divided by: adamuon, the root of each "
-              "element's mean square; normuon, that of each row, or each column of a matrix with "
-              "more columns than rows")
+              "adaptive Muon: what the orthogonal factor is divided by; adamuon: the root mean "
+              "square of each element; normuon: the root mean square of each row, or of each "
+              "column if the matrix has more columns than rows")
             .on_resume(config::OnResume::kState),
         field("adaptive_muon_beta2", &C::adaptive_muon_beta2,
               "adaptive Muon: decay rate of the mean square of the orthogonal factor")
             .min(0)
             .less_than(1),
         field("adaptive_muon_eps", &C::adaptive_muon_eps,
-              "adaptive Muon: value added to the root (adamuon), or least mean square (normuon)")
+              "adaptive Muon: value added to the root mean square (adamuon), or minimum of the "
+              "mean square (normuon)")
             .positive(),
         field("adafactor_beta1", &C::adafactor_beta1,
               "Adafactor: decay rate of the running mean of the update; 0: no running mean")
@@ -204,43 +207,45 @@ struct OptimizerConfig {
             .less_than(1)
             .on_resume(config::OnResume::kState),
         field("adafactor_decay_rate", &C::adafactor_decay_rate,
-              "Adafactor: c in the decay rate 1 - step^-c of the mean squares")
+              "Adafactor: exponent c in the decay rate 1 - step^-c of the mean squares")
             .positive(),
         field("adafactor_eps", &C::adafactor_eps, "Adafactor: value added to each squared gradient")
             .positive(),
         field("adafactor_min_scale", &C::adafactor_min_scale,
-              "Adafactor: least root mean square of a weight that scales its learning rate")
+              "Adafactor: minimum of the root mean square by which adafactor_scale_parameter "
+              "multiplies the learning rate of a weight")
             .positive(),
         field("adafactor_clip_threshold", &C::adafactor_clip_threshold,
-              "Adafactor: largest root mean square of the update of a weight, before the learning "
-              "rate")
+              "Adafactor: maximum root mean square of the update of a weight, before the learning "
+              "rate is applied")
             .positive(),
         field("adafactor_scale_parameter", &C::adafactor_scale_parameter,
               "Adafactor: multiply the learning rate of a weight by its root mean square"),
         field("adafactor_relative_step", &C::adafactor_relative_step,
               "Adafactor: use at most 1/sqrt(step) as the learning rate"),
         field("exp_avg_dtype", &C::exp_avg_dtype,
-              "type in which the running mean of the gradient (momentum) is kept between steps; "
-              "updates are computed in fp32; fp16 and fp8 (E4M3) numbers have a scale for each "
-              "parameter")
+              "data type in which the running mean of the gradient (momentum) is stored between "
+              "steps; updates are computed in fp32; fp16 and fp8 (E4M3) are stored with one scale "
+              "per parameter")
             .on_resume(config::OnResume::kTold),
         field("exp_avg_sq_dtype", &C::exp_avg_sq_dtype,
-              "AdamW: type in which the running mean of the squared gradient is kept")
+              "AdamW: data type in which the running mean of the squared gradient is stored "
+              "between steps; updates are computed in fp32")
             .on_resume(config::OnResume::kTold),
         field("store_param_remainders", &C::store_param_remainders,
-              "keep 16 bits beside each bf16 weight, which together are the fp32 master weight, "
-              "instead of a master copy; weights halfway between two bf16 numbers are then rounded "
-              "away from zero")
+              "instead of a copy of the master weights, store the 16 bits of each fp32 master "
+              "weight that its bf16 weight lacks; a master weight halfway between two bf16 numbers "
+              "is then rounded away from zero")
             .on_resume(config::OnResume::kState),
         field("ema_decay", &C::ema_decay,
-              "decay rate of a running mean of the weights, kept in fp32 beside them: mean = "
-              "ema_decay mean + (1 - ema_decay) weights after each update; 0: none")
+              "decay rate of a running mean of the weights, stored in fp32: mean = ema_decay mean "
+              "+ (1 - ema_decay) weights after each update; 0: no running mean")
             .min(0)
             .less_than(1),
         field("param_groups", &C::param_groups,
-              "factors of learning rate and weight decay for parameters by name, such as "
-              "[\"embedding.* lr_mult=0.5\", \"*norm* wd_mult=1\"]; the last one that matches "
-              "counts"),
+              "factors for the learning rate and weight decay of parameters, by name with "
+              "wildcards, such as [\"embedding.* lr_mult=0.5\", \"*norm* wd_mult=1\"]; the last "
+              "entry that matches a parameter applies"),
         field(
             "clip_grad", &C::clip_grad,
             "maximum global gradient norm; larger gradients are scaled down to it; 0: no clipping")
@@ -249,10 +254,11 @@ struct OptimizerConfig {
               "skip the update of a step whose gradient norm is larger than this; 0: never")
             .non_negative(),
         field("qk_clip", &C::qk_clip,
-              "after each update, make the query and key projections of attention heads smaller "
-              "whose largest logit in the step was above qk_clip_threshold"),
+              "after each update, scale down the query and key projections of attention heads "
+              "whose largest logit in the step exceeded qk_clip_threshold"),
         field("qk_clip_threshold", &C::qk_clip_threshold,
-              "qk_clip: largest attention logit (scaled product of a query and a key) of a head")
+              "qk_clip: largest allowed attention logit (scaled product of a query and a key) of a "
+              "head")
             .positive(),
         field("qk_clip_alpha", &C::qk_clip_alpha,
               "qk_clip: queries are multiplied by (threshold / logit)^qk_clip_alpha, keys by "

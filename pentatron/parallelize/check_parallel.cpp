@@ -46,9 +46,9 @@ void check_experts(const ParallelConfig& parallel, const parallel::DdpConfig& dd
   if (world_size % (etp * ep * pp) != 0)
     violations.add(
         ep_key,
-        fmt::format("{}={} x {}={} x {} pipeline ranks needs a multiple of {} ranks, and "
-                    "the run has {}",
-                    ep_key, ep, etp_key, etp, pp, etp * ep * pp, world_size),
+        fmt::format(
+            "{}={} x {}={} x {} pipeline ranks needs a multiple of {} ranks, but the run has {}",
+            ep_key, ep, etp_key, etp, pp, etp * ep * pp, world_size),
         fmt::format("--ranks {}", (world_size / (etp * ep * pp) + 1) * etp * ep * pp));
   const int edp = expert_data_size(parallel, world_size);
   if (const int64_t n = ddp.num_distributed_optimizer_instances; edp % n != 0)
@@ -77,8 +77,8 @@ void check_context_heads(const ParallelConfig& parallel, const models::ModelConf
   for (const auto& [what, n] : {std::pair{"query", heads}, {"key-value", kv_heads}}) {
     if (n % ranks == 0) continue;
     violations.add(kContextComm,
-                   fmt::format("{} exchanges heads for tokens among {} ranks, which do not divide "
-                               "the {} {} head{} of a tensor-parallel rank",
+                   fmt::format("{} exchanges heads among {} ranks, but the {} {} head{} of a "
+                               "tensor-parallel rank cannot be divided evenly among them",
                                kContextComm, ranks, n, what, n == 1 ? "" : "s"),
                    fmt::format("{}=[p2p]", kContextComm));
     return;
@@ -113,10 +113,11 @@ void check_context(const ParallelConfig& parallel, const models::ModelConfig& mo
           fmt::format("{}={}", kContextKey, most_context_ranks(parallel, world_size, length)));
   const std::vector<ContextComm>& comm = parallel.cp_comm_type;
   if (comm.size() != 1 && std::ssize(comm) != model.num_layers)
-    violations.add(kContextComm,
-                   fmt::format("{} has {} entries, neither one nor one for each of the {} layers",
-                               kContextComm, comm.size(), model.num_layers),
-                   fmt::format("{}=[p2p]", kContextComm));
+    violations.add(
+        kContextComm,
+        fmt::format("{} has {} entries, but needs one entry, or one for each of the {} layers",
+                    kContextComm, comm.size(), model.num_layers),
+        fmt::format("{}=[p2p]", kContextComm));
   const auto uses = [&](ContextComm kind) { return std::ranges::find(comm, kind) != comm.end(); };
   if (uses(ContextComm::kA2a)) check_context_heads(parallel, model, cp, violations);
   const std::vector<int64_t>& sizes = parallel.hierarchical_context_parallel_sizes;
@@ -133,8 +134,8 @@ void check_context(const ParallelConfig& parallel, const models::ModelConfig& mo
     while (inner < cp && cp % inner != 0) ++inner;
     if (inner == cp)
       violations.add(kContextComm,
-                     fmt::format("{}=[a2a+p2p] needs groups of several ranks, into which {} cannot "
-                                 "be divided",
+                     fmt::format("{}=[a2a+p2p] needs groups of several ranks, but the ranks of {} "
+                                 "cannot be divided into such groups",
                                  kContextComm, size),
                      fmt::format("{}=[p2p]{}", kContextComm,
                                  sizes.empty() ? "" : fmt::format(" and {}=[]", sizes_key)));
@@ -161,7 +162,7 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
   if (world_size % model_ranks != 0) {
     const std::string context = cp > 1 ? fmt::format(" x {}={}", kContextKey, cp) : "";
     violations.add(tp_key,
-                   fmt::format("{}={}{} x {}={} needs a multiple of {} ranks, and the run has {}",
+                   fmt::format("{}={}{} x {}={} needs a multiple of {} ranks, but the run has {}",
                                tp_key, tp, context, pp_key, pp, model_ranks, world_size),
                    fmt::format("--ranks {}", (world_size / model_ranks + 1) * model_ranks));
   }

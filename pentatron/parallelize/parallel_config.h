@@ -1,4 +1,4 @@
-/// The section `parallel`: how a model lies over the ranks. Keys keep Megatron's spelling.
+/// The section `parallel`: how a model is distributed over ranks. Keys have Megatron's names.
 #pragma once
 
 #include <array>
@@ -106,20 +106,22 @@ struct ParallelConfig {
               "context parallelism: number of ranks that split each sequence")
             .range(1, 1 << 16)
             .unit("ranks"),
-        field("cp_comm_type", &C::cp_comm_type,
-              "what context-parallel ranks exchange in attention, for all layers or for each; p2p: "
-              "pass keys and values round a ring; all_gather: gather all keys and values; a2a: "
-              "exchange heads for tokens; a2a+p2p: exchange heads for tokens among neighbours, "
-              "which form a ring")
+        field(
+            "cp_comm_type", &C::cp_comm_type,
+            "communication between context-parallel ranks in attention: one value for all layers, "
+            "or one per layer; p2p: pass keys and values around a ring; all_gather: gather all "
+            "keys and values; a2a: exchange heads for tokens; a2a+p2p: exchange heads for tokens "
+            "within groups of ranks, and pass keys and values around a ring of these groups")
             .not_empty(),
         field("hierarchical_context_parallel_sizes", &C::hierarchical_context_parallel_sizes,
-              "with cp_comm_type=[a2a+p2p]: number of neighbours that exchange heads for tokens, "
-              "and number of such groups; their product is context_parallel_size")
+              "cp_comm_type=[a2a+p2p]: two numbers whose product is context_parallel_size: the "
+              "number of ranks in each group that exchanges heads for tokens, and the number of "
+              "groups")
             .range(2, 1 << 16)
             .unit("ranks"),
         field("expert_model_parallel_size", &C::expert_model_parallel_size,
               "expert parallelism: number of ranks that the experts of a layer are divided among; "
-              "they are ranks of tensor and data parallelism")
+              "taken from the tensor-parallel and data-parallel ranks")
             .range(1, 1 << 16)
             .unit("ranks"),
         field("expert_tensor_parallel_size", &C::expert_tensor_parallel_size,
@@ -127,13 +129,13 @@ struct ParallelConfig {
               "tensor_model_parallel_size")
             .range(1, 1 << 16)
             .unit("ranks"),
-        field(
-            "moe_token_dispatcher_type", &C::moe_token_dispatcher_type,
-            "how tokens get to the ranks of their experts; alltoall: each token goes to the ranks "
-            "of its experts; allgather: every token goes to all ranks that the experts are divided "
-            "among, which is less with few ranks and many experts of a token"),
+        field("moe_token_dispatcher_type", &C::moe_token_dispatcher_type,
+              "how tokens are sent to the ranks of their experts; alltoall: each token goes only "
+              "to the ranks of its experts; allgather: every token goes to all expert-parallel "
+              "ranks, which is less communication with few ranks and many experts per token"),
         field("use_tp_pp_dp_mapping", &C::use_tp_pp_dp_mapping,
-              "number the ranks in the order tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp")};
+              "order in which ranks are assigned to the parallel dimensions; true: tp-cp-ep-pp-dp; "
+              "false: tp-cp-ep-dp-pp")};
   }
   void validate(config::Violations& violations, std::string_view path) const;
 };
@@ -145,12 +147,12 @@ struct CommOverlapConfig {
 
   static constexpr auto fields() {
     using C = CommOverlapConfig;
-    return std::tuple{config::field("tp", &C::tp,
-                                    "split the matrix products of tensor-parallel layers into "
-                                    "chunks to overlap them with communication"),
-                      config::field("moe_shared_expert", &C::moe_shared_expert,
-                                    "compute the shared experts while tokens are on their way to "
-                                    "the other experts")};
+    return std::tuple{
+        config::field("tp", &C::tp,
+                      "split the matrix products of tensor-parallel layers into "
+                      "chunks to overlap them with communication"),
+        config::field("moe_shared_expert", &C::moe_shared_expert,
+                      "compute the shared experts while tokens are sent to the routed experts")};
   }
 };
 

@@ -1,5 +1,5 @@
-/// From a configuration and a rank's groups to what that rank trains: stages, model, storage. The
-/// only place that knows the order.
+/// Builds the stages, model and storage of a rank from a configuration and the rank's groups. The
+/// only place that knows the order of these steps.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,4 @@
-/// What the pictures of this folder are drawn with: an SVG without scripts, readable on a light and
-/// on a dark page.
+/// Draws the pictures of this folder: SVG without scripts, readable on light and dark pages.
 #pragma once
 
 #include <cmath>

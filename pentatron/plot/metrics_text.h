@@ -1,4 +1,4 @@
-/// Reads metrics.jsonl (docs/monitoring.md): what a run writes, and what others may have changed.
+/// Reads metrics.jsonl (docs/monitoring.md), also if it was damaged or changed.
 #pragma once
 
 #include <cstdint>

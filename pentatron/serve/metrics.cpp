@@ -66,23 +66,24 @@ std::string Metrics::text() const {
       text += fmt::format("pentatron_http_requests_total{{path=\"{}\",status=\"{}\"}} {}\n",
                           key.first, key.second, count);
   }
-  total("prompt_tokens_total", "Prompt tokens of texts that were begun.", prompt_tokens);
-  total("reused_tokens_total", "Prompt tokens whose keys and values were taken over.",
+  total("prompt_tokens_total", "Prompt tokens of started texts.", prompt_tokens);
+  total("reused_tokens_total", "Prompt tokens whose keys and values were reused from the cache.",
         reused_tokens);
   total("generated_tokens_total", "New tokens.", new_tokens);
   total("passes_total", "Forward passes of the model.", passes);
-  total("texts_finished_total", "Texts that were finished.", finished);
+  total("texts_finished_total", "Completed texts.", finished);
   total("texts_cancelled_total", "Texts whose client disconnected.", cancelled);
-  total("texts_failed_total", "Texts that ended with an error of the server.", failed);
-  total("texts_preempted_total", "Times that a text gave its memory to older texts.", preempted);
+  total("texts_failed_total", "Texts that ended with a server error.", failed);
+  total("texts_preempted_total", "Times that a text released its cache memory for older texts.",
+        preempted);
   total("connections_refused_total", "Connections refused because too many were open.",
         refused_connections);
-  now("texts_running", "Texts that the model works on.", running);
+  now("texts_running", "Texts that are being generated.", running);
   now("texts_waiting", "Texts in the queue.", waiting);
   now("connections", "Open connections.", connections);
-  now("cache_pages_used", "Pages of the cache that running texts use.", pages_used);
-  now("cache_pages_held", "Pages of the cache that have content.", pages_held);
-  now("cache_pages", "Pages of the cache.", pages_limit);
+  now("cache_pages_used", "Cache pages used by running texts.", pages_used);
+  now("cache_pages_held", "Cache pages that have content.", pages_held);
+  now("cache_pages", "Cache pages.", pages_limit);
   text += first_token_s.lines("pentatron_time_to_first_token_seconds",
                               "Time from a request to its first new token.");
   text += next_token_s.lines("pentatron_time_per_token_seconds",

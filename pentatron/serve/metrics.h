@@ -1,4 +1,4 @@
-/// What a server has done, as numbers that Prometheus collects.
+/// Metrics of a server in Prometheus format.
 ///
 /// Source: https://prometheus.io/docs/instrumenting/exposition_formats (text format 0.0.4).
 #pragma once

@@ -45,7 +45,7 @@ class Fields {
                        value->get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
     const int64_t number = fits ? value->get<int64_t>() : 0;
     if (!fits || number < least || number > most)
-      refuse_field(name, fmt::format("must be an integer from {} to {}, and is {}", least, most,
+      refuse_field(name, fmt::format("must be an integer from {} to {}, not {}", least, most,
                                      shown(*value)));
     return number;
   }
@@ -54,15 +54,15 @@ class Fields {
     if (value == nullptr) return std::nullopt;
     const double number = value->is_number() ? value->get<double>() : std::nan("");
     if (!(number >= least && number <= most))
-      refuse_field(name, fmt::format("must be a number from {} to {}, and is {}", least, most,
-                                     shown(*value)));
+      refuse_field(
+          name, fmt::format("must be a number from {} to {}, not {}", least, most, shown(*value)));
     return number;
   }
   std::optional<bool> boolean(const std::string& name) {
     const Json* const value = take(name);
     if (value == nullptr) return std::nullopt;
     if (!value->is_boolean())
-      refuse_field(name, fmt::format("must be true or false, and is {}", shown(*value)));
+      refuse_field(name, fmt::format("must be true or false, not {}", shown(*value)));
     return value->get<bool>();
   }
   /// Refuses a field whose value is none of those that have no effect.
@@ -105,8 +105,8 @@ std::vector<PromptInput> prompts_of(const Json* value, const RequestLimits& limi
                            "such lists");
   if (value->front().is_number()) return {token_ids(*value, limits)};
   if (std::ssize(*value) > limits.max_texts)
-    refuse_field("prompt", fmt::format("has {} prompts, and a request may have {}", value->size(),
-                                       limits.max_texts));
+    refuse_field("prompt", fmt::format("has {} prompts, but a request may have at most {}",
+                                       value->size(), limits.max_texts));
   std::vector<PromptInput> prompts;
   for (const Json& one : *value) {
     if (one.is_string()) {
@@ -129,8 +129,8 @@ std::vector<std::string> stops_of(const Json* value, const RequestLimits& limits
     stops.push_back(value->get<std::string>());
   } else if (value->is_array()) {
     if (std::ssize(*value) > limits.max_stops)
-      refuse_field("stop", fmt::format("has {} strings, and a request may have {}", value->size(),
-                                       limits.max_stops));
+      refuse_field("stop", fmt::format("has {} strings, but a request may have at most {}",
+                                       value->size(), limits.max_stops));
     for (const Json& one : *value) {
       if (!one.is_string()) refuse_field("stop", "must be a string or a list of strings");
       stops.push_back(one.get<std::string>());
@@ -157,7 +157,7 @@ void join_parts(OrderedJson& message, size_t place) {
     const bool is_text = part.is_object() && part.value("type", OrderedJson()) == "text" &&
                          part.contains("text") && part["text"].is_string();
     if (!is_text)
-      refuse_field(where, "may only have parts of type text: the model reads no others");
+      refuse_field(where, "may only have parts of type text, because the model only reads text");
     text += part["text"].get<std::string>();
   }
   content = text;
@@ -191,9 +191,9 @@ OrderedJson messages_of(OrderedJson messages) {
                                                  "assistant", "tool",      "function"};
     const std::string role = message["role"];
     if (!kRoles.contains(role))
-      refuse_field(fmt::format("messages[{}].role", i),
-                   fmt::format("must be system, developer, user, assistant or tool, and is {}",
-                               shown(role)));
+      refuse_field(
+          fmt::format("messages[{}].role", i),
+          fmt::format("must be system, developer, user, assistant or tool, not {}", shown(role)));
     if (role == "developer") message["role"] = "system";
     if (!message.contains("content") && !message.contains("tool_calls"))
       refuse_field(fmt::format("messages[{}].content", i), "is missing");
@@ -216,7 +216,7 @@ void take_chat(Fields& fields, const OrderedJson& body, CompletionRequest& reque
   const Json* const choice = fields.take("tool_choice");
   const bool no_tools = choice != nullptr && *choice == "none";
   if (choice != nullptr && *choice != "auto" && !no_tools)
-    refuse_field("tool_choice", "may be auto or none: calls cannot be forced");
+    refuse_field("tool_choice", "must be auto or none: tool calls cannot be forced");
   if (const Json* const tools = fields.take("tools")) {
     if (!tools->is_array()) refuse_field("tools", "must be a list");
     for (const Json& tool : *tools)
@@ -291,8 +291,8 @@ void take_choices(Fields& fields, CompletionRequest& request, const RequestLimit
   const int64_t prompts = std::max<int64_t>(1, std::ssize(request.prompts));
   if (prompts * request.best_of > limits.max_texts)
     refuse_field(request.best_of > request.n ? "best_of" : "n",
-                 fmt::format("times {} prompts are {} texts, and a request may have {}", prompts,
-                             prompts * request.best_of, limits.max_texts));
+                 fmt::format("times {} prompts is {} texts, but a request may have at most {}",
+                             prompts, prompts * request.best_of, limits.max_texts));
 }
 
 void take_stream(Fields& fields, CompletionRequest& request) {

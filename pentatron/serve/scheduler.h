@@ -1,8 +1,8 @@
-/// Which texts the model works on in each forward pass (continuous batching).
+/// Selects the texts of each forward pass (continuous batching).
 ///
-/// Texts join and leave at every pass. A pass takes one token of each text that is being written,
-/// and parts of prompts up to a limit of tokens, so that reading a long prompt does not hold the
-/// others up. If the pages of the cache do not suffice, the youngest text goes back to the queue
+/// Texts join and leave at every pass. A pass contains one token of each text that is being
+/// generated, and parts of prompts up to a limit of tokens, so a long prompt does not delay the
+/// other texts. If the pages of the cache do not suffice, the youngest text goes back to the queue
 /// and is read again later; its tokens stay the same, because each is drawn at an address of its
 /// own.
 ///

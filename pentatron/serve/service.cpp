@@ -82,7 +82,7 @@ http::Response Service::answer_now(const http::Request& request) const {
   for (const Route& route : kRoutes) {
     if (route.path != path || route.method == request.method) continue;
     http::Response response = http::error_response(
-        405, fmt::format("{} takes {} requests only", route.path, route.method));
+        405, fmt::format("{} only accepts {} requests", route.path, route.method));
     response.headers.emplace_back("Allow", route.method);
     return response;
   }
@@ -189,7 +189,7 @@ int64_t Service::room_of(const CompletionRequest& request, const PromptText& pro
   int64_t room = options_.context - (options_.decoder_start ? 1 : size);
   if (size > options_.context || wanted > room)
     throw ApiError(400,
-                   fmt::format("the model reads at most {} tokens, and this prompt has {}{}",
+                   fmt::format("the model reads at most {} tokens, but this prompt has {}{}",
                                options_.context, size,
                                request.max_tokens
                                    ? fmt::format(", with max_tokens={}", *request.max_tokens)
@@ -237,9 +237,8 @@ void Service::complete(const http::Request& request, Endpoint endpoint,
   CompletionRequest parsed = parse_request(request.body, endpoint, options_.limits);
   const int64_t variant = variant_of(parsed.model);
   if (options_.decoder_start && parsed.echo)
-    throw ApiError(400,
-                   "echo is not supported: this model answers a prompt in place of continuing it",
-                   "echo");
+    throw ApiError(
+        400, "echo is not supported: this model answers a prompt instead of continuing it", "echo");
   std::vector<PromptText> prompts = prompts_of(parsed);
   for (const PromptText& prompt : prompts) room_of(parsed, prompt); // before anything begins
   Answer::Options options{.model = options_.models[static_cast<size_t>(variant)]};

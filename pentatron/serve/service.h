@@ -1,4 +1,4 @@
-/// What a server answers: OpenAI's API, health, metrics, and a page to chat with the model.
+/// The routes of a server: OpenAI's API, health, metrics, and a page to chat with the model.
 #pragma once
 
 #include <atomic>

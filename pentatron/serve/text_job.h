@@ -1,4 +1,4 @@
-/// One text that the model is asked for, and where its tokens go.
+/// A request for one text, and the receiver of its tokens.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-/// The adapters of a run: the section `peft` as a plan for the model, what it rules out, and the
-/// values that adapters begin with.
+/// The adapters of a run: the section `peft` as a plan for the model, settings that it excludes,
+/// and the initial values of adapters.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-/// What can be said of a run before it starts.
+/// Checks a run before it starts.
 #pragma once
 
 #include <optional>

@@ -87,7 +87,7 @@ void check_data(const Config& config, config::Violations& violations) {
   if (data::can_give(type, spec.fields)) return; // batches have whatever fields
   const auto fits = data::type_for_text(spec.fields).value_or(DatasetType::kBatches);
   violations.add("dataset.type",
-                 fmt::format("dataset.type={} does not give what {} is trained on",
+                 fmt::format("dataset.type={} does not provide the data that {} is trained on",
                              config::to_string(type), spec.chosen_by),
                  fmt::format("dataset.type={}", config::to_string(fits)));
 }
@@ -131,11 +131,10 @@ void check_padding(const Config& config, config::Violations& violations) {
       pads && cp > 1 && parallel.sequence_parallel && config.train.seq_length % each != 0)
     return violations.add(
         "train.seq_length",
-        fmt::format(
-            "train.seq_length={} is no multiple of {}, which train.remove_padding=true needs "
-            "with parallel.context_parallel_size={}, "
-            "parallel.tensor_model_parallel_size={} and parallel.sequence_parallel=true",
-            config.train.seq_length, each, cp, tp),
+        fmt::format("train.seq_length={} is not a multiple of {}, as required by "
+                    "train.remove_padding=true with parallel.context_parallel_size={}, "
+                    "parallel.tensor_model_parallel_size={} and parallel.sequence_parallel=true",
+                    config.train.seq_length, each, cp, tp),
         fmt::format("train.seq_length={}", (config.train.seq_length + each - 1) / each * each));
   if (pads) return;
   violations.add("train.remove_padding",
@@ -278,13 +277,12 @@ void check_eval(const Config& config, config::Violations& violations) {
                    "eval.tasks=[]");
   if (config.parallel.context_parallel_size > 1)
     violations.add("eval.tasks",
-                   fmt::format("{} does not divide texts among the ranks of "
-                               "parallel.context_parallel_size={}",
-                               tasks, config.parallel.context_parallel_size),
+                   fmt::format("{} cannot be used with parallel.context_parallel_size={}", tasks,
+                               config.parallel.context_parallel_size),
                    "eval.tasks=[], and pentatron evaluate --tasks with the checkpoint");
   if (config.tokenizer.type == data::TokenizerType::kNull)
     violations.add("eval.tasks",
-                   tasks + " needs a tokenizer, and tokenizer.type=null encodes no text",
+                   tasks + " needs a tokenizer, but tokenizer.type=null encodes no text",
                    "eval.tasks=[]");
   if (eval.max_length.value_or(0) > config.train.seq_length)
     violations.add("eval.max_length",
@@ -303,7 +301,7 @@ void check_average(const Config& config, config::Violations& violations) {
   for (const auto& [uses, key] : {std::pair{evaluates, "train.eval_weights"},
                                   std::pair{exports, "checkpoint.export_weights"}})
     if (uses && config.optimizer.ema_decay == 0)
-      without(key, "uses a running mean of the weights, which optimizer.ema_decay=0 does not keep",
+      without(key, "needs a running mean of the weights, but optimizer.ema_decay=0 turns it off",
               "optimizer.ema_decay=0.999");
   if (!exports) return;
   if (!config.checkpoint.export_hf)
@@ -370,11 +368,11 @@ void Config::validate(config::Violations& violations, std::string_view) const {
         "profiling.trace_start=1");
   }
   if (optimizer.store_param_remainders && dtype != Precision::kBf16) {
-    violations.add("optimizer.store_param_remainders",
-                   fmt::format("optimizer.store_param_remainders=true splits master weights of "
-                               "bf16 weights, which dtype={} has not",
-                               config::to_string(dtype)),
-                   "optimizer.store_param_remainders=false");
+    violations.add(
+        "optimizer.store_param_remainders",
+        fmt::format("optimizer.store_param_remainders=true needs bf16 weights, but dtype={}",
+                    config::to_string(dtype)),
+        "optimizer.store_param_remainders=false");
   }
   check_freeze(train, model, violations);
   check_adapters(*this, violations);

@@ -133,31 +133,28 @@ struct TrainConfig {
               "start to global_batch_size over that many samples")
             .positive(),
         field("remove_padding", &C::remove_padding,
-              "do not compute the padding behind the real tokens of samples, which changes no "
-              "result; for dataset.type bert, t5, classification and batches"),
-        field(
-            "recompute", &C::recompute,
-            "activation recomputation in the backward pass, which takes time and saves memory; "
-            "selective: recompute the parts of layers in recompute_modules; full: recompute whole "
-            "layers; auto: whatever takes the least time and fits in recompute_memory_limit"),
-        field(
-            "recompute_modules", &C::recompute_modules,
-            "recompute=selective: parts of layers to recompute; the activation functions (mlp_act, "
-            "moe_act) and layernorm cost little time, core_attn, mla_up_proj and shared_experts "
-            "more, mlp and moe most"),
-        field(
-            "recompute_method", &C::recompute_method,
-            "recompute=full: which layers; uniform: all, in groups of recompute_num_layers, where "
-            "only the input of a group is stored; block: the first recompute_num_layers layers of "
-            "each pipeline stage"),
+              "skip computation for the padding at the end of samples; results do not change; for "
+              "dataset.type bert, t5, classification and batches"),
+        field("recompute", &C::recompute,
+              "activation recomputation in the backward pass, which saves memory and takes time; "
+              "selective: recompute the parts of layers in recompute_modules; full: recompute "
+              "whole layers; auto: the fastest choice that fits in recompute_memory_limit"),
+        field("recompute_modules", &C::recompute_modules,
+              "recompute=selective: parts of layers to recompute; mlp_act, moe_act (activation "
+              "functions) and layernorm take little time, core_attn, mla_up_proj and "
+              "shared_experts take more, mlp and moe take most"),
+        field("recompute_method", &C::recompute_method,
+              "recompute=full: which layers to recompute; uniform: all layers, in groups of "
+              "recompute_num_layers, storing only the input of each group; block: the first "
+              "recompute_num_layers layers of each pipeline stage"),
         field("recompute_num_layers", &C::recompute_num_layers,
-              "recompute=full: number of layers in a group (uniform) or of layers to recompute in "
-              "each stage (block)")
+              "recompute=full: number of layers in each group (uniform), or number of layers to "
+              "recompute in each pipeline stage (block)")
             .size()
             .unit("layers"),
         field("recompute_memory_limit", &C::recompute_memory_limit,
-              "recompute=auto: memory that the run may take on one rank; 0: an equal share of the "
-              "machine's free memory")
+              "recompute=auto: maximum memory of one rank; 0: an equal share of the machine's free "
+              "memory")
             .min(0)
             .unit("MiB"),
         field("freeze", &C::freeze,
@@ -168,8 +165,8 @@ struct TrainConfig {
             .min(0)
             .unit("iterations"),
         field("eval_weights", &C::eval_weights,
-              "weights that evaluation, eval.tasks and logger.sample_prompts use during training: "
-              "the model, or ema, their running mean (optimizer.ema_decay)")
+              "weights used by evaluation, eval.tasks and logger.sample_prompts during training; "
+              "model: the trained weights; ema: their running mean (optimizer.ema_decay)")
             .on_resume(config::OnResume::kIgnored),
         field("eval_iters", &C::eval_iters, "number of global batches in each evaluation")
             .positive(),
@@ -180,7 +177,7 @@ struct TrainConfig {
               "on_nan=skip: stop the run after this many skipped steps in a row")
             .positive(),
         field("exit_interval", &C::exit_interval,
-              "save a checkpoint and exit at every multiple of this iteration; 0: off")
+              "save a checkpoint and exit when the iteration is a multiple of this number; 0: off")
             .min(0)
             .unit("iterations"),
         field("exit_duration_in_mins", &C::exit_duration_in_mins,
@@ -222,10 +219,11 @@ struct CheckpointConfig {
     using config::field;
     return std::tuple{
         field("save", &C::save, "folder to save checkpoints in; empty: do not save"),
-        field("load", &C::load,
-              "model to start from: checkpoint.save of an earlier run (resumes it); auto: resume "
-              "from checkpoint.save, or start a new run if it holds no checkpoint; hf:DIR: Hugging "
-              "Face model, a folder or ORG/NAME of a downloaded one; FILE.gguf: GGUF model"),
+        field(
+            "load", &C::load,
+            "model to start from: checkpoint.save of an earlier run (resumes it); auto: resume "
+            "from checkpoint.save, or start a new run if it contains no checkpoint; hf:DIR: "
+            "Hugging Face model, a folder or ORG/NAME of a downloaded one; FILE.gguf: GGUF model"),
         field("save_interval", &C::save_interval,
               "number of iterations between checkpoints; 0: save only at the end")
             .min(0)
@@ -234,11 +232,11 @@ struct CheckpointConfig {
               "also export each checkpoint as a Hugging Face model to hf/step_NNNNNNNN in "
               "checkpoint.save"),
         field("export_weights", &C::export_weights,
-              "weights that export_hf writes: the model, or ema, their running mean "
+              "weights that export_hf writes; model: the trained weights; ema: their running mean "
               "(optimizer.ema_decay)"),
         field("keep", &C::keep, "number of latest checkpoints to keep; 0: keep all").min(0),
         field("keep_every", &C::keep_every,
-              "also keep checkpoints at multiples of this iteration; 0: off")
+              "also keep checkpoints whose iteration is a multiple of this number; 0: off")
             .min(0)
             .unit("iterations"),
         field("keep_best", &C::keep_best,
@@ -246,10 +244,10 @@ struct CheckpointConfig {
               "latest")
             .min(0),
         field("keep_best_metric", &C::keep_best_metric,
-              "metric for keep_best; loss: training loss of the step; validation_loss, and "
-              "validation_ with another name that evaluation shows (validation_lm_accuracy): of "
-              "checkpoints saved right after an evaluation; the lowest loss is the best, and the "
-              "highest of anything else")
+              "metric for keep_best; loss: training loss of the step; validation_loss or "
+              "validation_NAME, where NAME is a metric that evaluation prints (such as "
+              "validation_lm_accuracy): only checkpoints saved right after an evaluation are "
+              "compared; lower is better for losses, higher for all other metrics")
             .not_empty(),
         field("parity", &C::parity,
               "number of lost shards per checkpoint that parity files can rebuild; 0: no parity "
@@ -257,8 +255,8 @@ struct CheckpointConfig {
             .range(0, static_cast<int64_t>(checkpoint::kMaxParity)),
         field("node_local", &C::node_local,
               "checkpoint.save and checkpoint.load are local folders of each machine, without a "
-              "shared disk: each machine stores the files of its own ranks and gets missing files "
-              "from the other machines"),
+              "shared disk: each machine stores the files of its own ranks and fetches missing "
+              "files from the other machines"),
         field("async_save", &C::async_save,
               "save in the background: training waits only until the state is copied to memory; at "
               "most one save runs at a time"),
@@ -270,18 +268,17 @@ struct CheckpointConfig {
         field("on_error", &C::on_error,
               "what to do when a checkpoint cannot be saved: stop the run, or continue without the "
               "checkpoint"),
-        field(
-            "finetune", &C::finetune,
-            "load only the model from checkpoint.load (the keys of the section model, the "
-            "tokenizer, the weights) and start a new run at iteration 0, with a new optimizer and "
-            "the data from the beginning"),
+        field("finetune", &C::finetune,
+              "load only the model from checkpoint.load (section model of its configuration, "
+              "tokenizer, weights) and start a new run at iteration 0, with a new optimizer and "
+              "from the beginning of the data"),
         field("load_optimizer", &C::load_optimizer,
               "load the optimizer state from the checkpoint; false: resume at the saved iteration "
               "with a new optimizer"),
         field("strictness", &C::strictness,
-              "what to do when checkpoint and model have different tensors; raise_all: stop; "
-              "log_unexpected: ignore extra tensors in the checkpoint; log_all: also keep initial "
-              "values for missing tensors"),
+              "what to do when the checkpoint and the model have different tensors; raise_all: "
+              "stop; log_unexpected: log and ignore extra tensors in the checkpoint; log_all: also "
+              "log missing tensors and keep their initial values"),
         field("check_tokenizer", &C::check_tokenizer,
               "stop if the checkpoint was trained with a different tokenizer")};
   }
@@ -328,28 +325,30 @@ struct Config {
         field("dataset", &C::dataset, "training data").on_resume(OnResume::kData),
         field("tokenizer", &C::tokenizer, "conversion of text to tokens")
             .on_resume(OnResume::kData),
-        field("peft", &C::peft, "fine-tuning of low-rank adapters beside a frozen model"),
+        field("peft", &C::peft, "fine-tuning of low-rank adapters for a frozen model"),
         field("checkpoint", &C::checkpoint, "saving and loading checkpoints")
             .on_resume(OnResume::kIgnored),
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
-        field("eval", &C::eval, "scores on tasks").on_resume(OnResume::kIgnored),
-        field("offload", &C::offload,
-              "activations and optimizer state that leave memory until they are needed")
+        field("eval", &C::eval, "evaluation on tasks during training")
+            .on_resume(OnResume::kIgnored),
+        field(
+            "offload", &C::offload,
+            "offloading: move activations and optimizer state out of memory until they are needed")
             .on_resume(OnResume::kIgnored),
         field("profiling", &C::profiling, "performance traces"),
-        field("mixed_precision", &C::mixed_precision, "low precision in products, loss scale"),
+        field("mixed_precision", &C::mixed_precision,
+              "low-precision matrix products and loss scaling"),
         field("device", &C::device,
               "device to run on; auto: CUDA if a GPU is present and this build supports it, else "
               "the CPU"),
         field("dtype", &C::dtype,
-              "data type of weights and activations; bf16 and fp16 keep master weights and "
-              "gradients in "
-              "fp32; fp16 scales the loss")
+              "data type of weights and activations; with bf16 and fp16, master weights and "
+              "gradients are in fp32; with fp16, the loss is scaled")
             .on_resume(OnResume::kState),
         field("kernels", &C::kernels,
-              "which CPU kernels run: auto measures the candidates on this machine and takes the "
-              "fastest (a resumed run keeps its choice); order takes the first that supports the "
-              "operation, in a fixed order"),
+              "how CPU kernels are chosen; auto: measure the candidates on this machine and use "
+              "the fastest (a resumed run keeps its choice); order: use the first in a fixed list "
+              "that supports the operation"),
         field("seed", &C::seed, "random seed for initial weights and dropout")
             .on_resume(OnResume::kData)};
   }

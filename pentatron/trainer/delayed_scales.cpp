@@ -69,7 +69,7 @@ std::string DelayedScales::to_json() const {
 void DelayedScales::resume(const std::string& text, const std::string& folder) {
   if (!on()) return;
   if (text.empty())
-    log::shared_warning("{}: the checkpoint has no state of delayed scales: they begin at 1",
+    log::shared_warning("{}: the checkpoint contains no delayed scales, so they start at 1",
                         folder);
   load(text.empty() ? "{}" : text, folder + "/" + kAmaxFile);
 }
@@ -84,7 +84,7 @@ void DelayedScales::load(const std::string& text, const std::string& origin) {
         entries[i] = {.used = one.at("used").get<float>(),
                       .history = one.at("history").get<std::vector<float>>()};
       } catch (const Json::exception& error) {
-        raise<CheckpointError>("{}: {} of {} is no history of largest sizes: {}", origin,
+        raise<CheckpointError>("{}: {} of {} is not a history of largest values: {}", origin,
                                kOperandNames[i], name, error.what());
       }
     history.set_entries(std::move(entries));

@@ -1,4 +1,4 @@
-/// What a checkpoint says of the run that wrote it, before it is loaded.
+/// The description of a run in its checkpoint, read before the checkpoint is loaded.
 #pragma once
 
 #include <filesystem>

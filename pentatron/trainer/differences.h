@@ -1,4 +1,4 @@
-/// In which keys two configurations differ, and which of them matter to whom.
+/// The keys in which two configurations differ, and which of these differences matter.
 #pragma once
 
 #include <set>

@@ -158,8 +158,8 @@ data::Batch batch_of(const HfEvaluation& options, const models::ModelSpec& spec,
     return data::read_batch(options.batches, present_fields(spec, options.batches));
   for (const int32_t token : options.tokens)
     if (token >= vocab_size)
-      raise<DataError>("the tokenizer gives token {}, outside the model's vocabulary of {}\n  try: "
-                       "--batches FILE with token ids",
+      raise<DataError>("the tokenizer produces token {}, which is outside the model's vocabulary "
+                       "of {} tokens\n  try: --batches FILE with token ids",
                        token, vocab_size);
   return text_batch(spec, options.tokens);
 }

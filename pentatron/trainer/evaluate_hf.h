@@ -1,5 +1,5 @@
-/// One batch through a model from Hugging Face or a checkpoint: its loss, and what transformers'
-/// forward pass would give.
+/// Evaluates one batch with a model from Hugging Face or a checkpoint: its loss, and the outputs of
+/// transformers' forward pass.
 #pragma once
 
 #include <cstdint>

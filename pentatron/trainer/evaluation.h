@@ -1,4 +1,4 @@
-/// What evaluation adds up over batches, and the figures that follow.
+/// Sums of an evaluation over batches, and the metrics computed from them.
 #pragma once
 
 #include <cstdint>

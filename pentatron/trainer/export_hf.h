@@ -1,4 +1,4 @@
-/// What a run gives to Hugging Face and takes from there, beside the weights.
+/// Exports a run to Hugging Face format, and imports settings from it, in addition to the weights.
 #pragma once
 
 #include <cstdint>

@@ -96,11 +96,11 @@ void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
   }
   const auto frozen = [&](const auto& one) { return is_frozen(train.freeze, one.first); };
   if (std::ranges::all_of(specs, frozen))
-    violations.add("train.freeze",
-                   fmt::format("{} freezes all {} parameters of the model, so that there is "
-                               "nothing to train",
-                               assignment_of(train.freeze), specs.size()),
-                   "train.freeze=[]");
+    violations.add(
+        "train.freeze",
+        fmt::format("{} freezes all {} parameters of the model, so there is nothing to train",
+                    assignment_of(train.freeze), specs.size()),
+        "train.freeze=[]");
 }
 
 void check_param_groups(const std::vector<std::string>& groups, const models::ModelConfig& model,

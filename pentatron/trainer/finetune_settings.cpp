@@ -63,14 +63,14 @@ bool is_run(const fs::path& where) {
 
 void choose_model(Settings& settings, const FinetuneRequest& request, const fs::path& checkpoints) {
   if (checkpoint::latest_name(checkpoints)) {
-    settings.choose("checkpoint.load", "auto", "the run is there already and is resumed");
+    settings.choose("checkpoint.load", "auto", "resume the existing run");
     return;
   }
   if (request.model.ends_with(".gguf")) {
     settings.choose("checkpoint.load", request.model, "the model");
   } else if (is_run(request.model)) {
     settings.choose("checkpoint.load", request.model, "the model");
-    settings.choose("checkpoint.finetune", true, "a new run begins with its weights");
+    settings.choose("checkpoint.finetune", true, "start a new run from its weights");
   } else {
     settings.choose("checkpoint.load", std::string(kHfPrefix) + request.model, "the model");
   }
@@ -80,16 +80,18 @@ void choose_training(Settings& settings, const FinetuneRequest& request,
                      const models::ModelConfig& model) {
   const bool small = model.hidden_size <= 1024;
   if (request.all_weights) {
-    settings.choose("optimizer.lr", small ? "5e-05" : "1e-05", "all weights change, a little");
-    settings.choose("optimizer.min_lr", small ? "5e-06" : "1e-06", "a tenth of it at the end");
+    settings.choose("optimizer.lr", small ? "5e-05" : "1e-05",
+                    "low, because all weights are trained");
+    settings.choose("optimizer.min_lr", small ? "5e-06" : "1e-06", "a tenth of optimizer.lr");
     settings.choose("optimizer.weight_decay", 0.01, "");
   } else {
-    settings.choose("peft.type", "lora", "the model is frozen and adapters are trained");
+    settings.choose("peft.type", "lora", "train adapters and freeze the model");
     settings.choose("peft.r", 16, "");
     settings.choose("peft.alpha", 32, "");
-    settings.choose("optimizer.lr", small ? "0.001" : "0.0002", "adapters begin with zeros");
-    settings.choose("optimizer.min_lr", small ? "0.0001" : "2e-05", "a tenth of it at the end");
-    settings.choose("optimizer.weight_decay", 0, "adapters are small");
+    settings.choose("optimizer.lr", small ? "0.001" : "0.0002",
+                    "high, because adapters start at zero");
+    settings.choose("optimizer.min_lr", small ? "0.0001" : "2e-05", "a tenth of optimizer.lr");
+    settings.choose("optimizer.weight_decay", 0, "none, because adapters are small");
   }
   settings.choose("scheduler.lr_warmup_fraction", 0.05, "");
 }
@@ -153,7 +155,7 @@ void choose_lengths(Settings& settings, const FinetuneRequest& request, const Co
   if (!settings.given("dataset.split")) {
     split = texts.size() >= kLeastToValidate ? "95,5,0" : "100,0,0";
     settings.choose("dataset.split", split,
-                    texts.size() >= kLeastToValidate ? "the last examples are for validation"
+                    texts.size() >= kLeastToValidate ? "use the last examples for validation"
                                                      : "too few examples for validation");
   }
   const data::Split parts = data::split_samples(texts.size(), split);
@@ -182,7 +184,7 @@ void choose_lengths(Settings& settings, const FinetuneRequest& request, const Co
                                         static_cast<double>(global))));
   if (!settings.given("train.train_samples"))
     settings.choose("train.train_iters", iterations,
-                    fmt::format("the examples are seen {:g} times", request.epochs));
+                    fmt::format("{:g} passes over the examples", request.epochs));
   const int64_t epoch = std::max<int64_t>(1, samples / global);
   if (validation > 0) {
     settings.choose("train.eval_interval", epoch, "once an epoch");
@@ -226,8 +228,8 @@ FinetuneRun make_finetune_run(const FinetuneRequest& request) {
   settings.choose("logger.dir", request.out, "metrics, plot and settings of the run");
   settings.choose("checkpoint.save", checkpoints, "");
   settings.choose("checkpoint.export_hf", true,
-                  request.all_weights ? "also as Hugging Face files"
-                                      : "also as files of Hugging Face's PEFT");
+                  request.all_weights ? "also export the model in Hugging Face format"
+                                      : "also export the adapters in Hugging Face PEFT format");
   std::vector<std::string> first = request.overrides;
   const auto at_first = [&](const char* key, const std::string& value) {
     if (!settings.given(key)) first.push_back(fmt::format("{}={}", key, value));
@@ -240,8 +242,8 @@ FinetuneRun make_finetune_run(const FinetuneRequest& request) {
   const Config with_model =
       load_config(std::vector<std::string>{}, settings.texts(first), {}, request.world_size);
   if (models::model_spec(with_model.model).generates != models::Generates::kContinuation)
-    raise<ConfigError>("{} has model.type={}, and finetune teaches models that continue a text\n"
-                       "  try: pentatron train",
+    raise<ConfigError>("{} has model.type={}, but finetune only trains models that continue a "
+                       "text\n  try: pentatron train",
                        request.model, config::to_string(with_model.model.type));
   choose_training(settings, request, with_model.model);
   choose_lengths(settings, request, with_model);

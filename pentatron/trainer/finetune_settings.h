@@ -1,4 +1,4 @@
-/// A configuration to fine-tune a model on examples, from what the model and the examples are.
+/// Chooses a configuration to fine-tune a model on examples, from the model and the examples.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// What a run reads, told before its first step.
+/// Logs the input of a run before its first step.
 #pragma once
 
 #include <cstdint>

@@ -120,15 +120,15 @@ std::string choose_kernels(const Config& config, at::Device device,
   const kernels::Agreement agreed = agree_with_all(source.selection, world);
   kernels::use_selection(agreed.selection);
   if (source.unmeasured > 0)
-    log::warning("the fastest kernels for {} kinds of arguments could not be found, because other "
-                 "programs were running; these run in list order\n  try: stop other programs; the "
-                 "next start measures them again",
+    log::warning("the fastest kernels for {} kinds of arguments could not be determined, because "
+                 "other programs were running; the first suitable kernel in the list is used for "
+                 "these\n  try: stop other programs; the next start measures them again",
                  source.unmeasured);
   if (first) {
     if (!agreed.replaced.empty()) {
       const size_t more = agreed.replaced.size() - 1;
       const std::string sentence =
-          agreed.replaced[0] + (more > 0 ? fmt::format("; and {} more like it", more) : "");
+          agreed.replaced[0] + (more > 0 ? fmt::format("; and {} more", more) : "");
       log::warning("{}", source.resumed ? fmt::format("{}: {}", kNotExact, sentence) : sentence);
     }
     if (const std::string text =

@@ -1,5 +1,5 @@
-/// Which kernels a run uses: measured once for each machine, the same on all ranks, kept with the
-/// run so that resuming it computes the same bits.
+/// The kernels that a run uses: measured once for each machine, the same on all ranks, and stored
+/// with the run, so a resumed run computes the same bits.
 #pragma once
 
 #include <filesystem>

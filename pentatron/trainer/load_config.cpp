@@ -76,8 +76,8 @@ void keep_label_names(Config& config, const std::vector<std::string>& learned,
       names.size() >= learned.size() && std::equal(learned.begin(), learned.end(), names.begin());
   if (!names.empty() && !begins_with_them)
     violations.add("model.label_names",
-                   fmt::format("model.label_names=[{}] gives the classes of checkpoint.load={} "
-                               "other numbers or names: they are [{}]",
+                   fmt::format("model.label_names=[{}] does not match the classes of the model in "
+                               "checkpoint.load={}, which are [{}]",
                                fmt::join(names, ","), config.checkpoint.load,
                                fmt::join(learned, ",")),
                    fmt::format("model.label_names=[{}]", fmt::join(learned, ",")));
@@ -105,8 +105,8 @@ void keep_adopted(const checkpoint::AdapterSettings& adopted,
     if (d.on_resume != config::OnResume::kState) continue;
     const std::string key = "peft." + d.path;
     violations.add(key,
-                   fmt::format("{}={} is not what the adapter in peft.load={} has, {}", key,
-                               d.before, settings.load, d.after),
+                   fmt::format("{}={} does not match the adapter in peft.load={}, which has {}",
+                               key, d.before, settings.load, d.after),
                    fmt::format("{}={}", key, d.after));
   }
 }
@@ -160,7 +160,7 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   if (adopts) keep_adopted(adopted, config.peft, violations);
   if (!origin.empty() && config.model.type != type) {
     violations.add("model.type",
-                   fmt::format("model.type={} is not the type of {}, {}",
+                   fmt::format("model.type={} does not match {}, whose type is {}",
                                config::to_string(config.model.type), origin,
                                config::to_string(type)),
                    fmt::format("model.type={}", config::to_string(type)));

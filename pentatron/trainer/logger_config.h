@@ -1,4 +1,4 @@
-/// The section `logger`: what a run shows and writes about itself.
+/// The section `logger`: the output of a run.
 #pragma once
 
 #include <array>
@@ -54,33 +54,35 @@ struct LoggerConfig {
             .positive()
             .unit("iterations"),
         field("format", &C::format,
-              "training lines on the console; compact: at most 120 columns; megatron: the line of "
-              "Megatron-LM, for tools that parse it"),
+              "format of the training lines on the console; compact: at most 120 columns; "
+              "megatron: the format of Megatron-LM, for tools that parse it"),
         field("progress", &C::progress,
               "progress bar below the training lines; auto: if the console is a terminal; on: also "
               "if it is not; off: never"),
         field("tensorboard", &C::tensorboard, "write TensorBoard events to logger.dir"),
         field("plot", &C::plot,
-              "draw the loss curve to loss.svg in logger.dir, and the load of experts to "
-              "experts.svg, again and again during the run"),
+              "draw the loss curve to loss.svg and the load of experts to experts.svg in "
+              "logger.dir, and update them during the run"),
         field("dead_expert_steps", &C::dead_expert_steps,
-              "warn when an expert had no token in so many iterations; 0: never")
+              "warn when an expert has received no token for this many iterations; 0: never")
             .non_negative()
             .unit("iterations"),
         field("log_max_attention_logit", &C::log_max_attention_logit,
               "log the largest attention logit of each step (scaled product of a query and a key); "
               "always with optimizer.qk_clip=true"),
         field("sample_prompts", &C::sample_prompts,
-              "texts that the model continues during the run, on the console and in samples.jsonl "
-              "of logger.dir; \"\": the beginning of a document; a JSON object: an example as "
-              "dataset.type=sft reads it, which the model answers, such as "
-              "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}"),
+              "prompts that the model continues during the run; the answers are printed on the "
+              "console and written to samples.jsonl in logger.dir; \"\": generate a document from "
+              "its beginning; a JSON object: an example in the format of dataset.type=sft, whose "
+              "answer the model generates, such as {\"messages\": [{\"role\": \"user\", "
+              "\"content\": \"Hello\"}]}"),
         field("sample_interval", &C::sample_interval,
-              "number of iterations between answers to sample_prompts; 0: only after the last one")
+              "number of iterations between answers to sample_prompts; 0: only after the last "
+              "iteration")
             .non_negative()
             .unit("iterations"),
         field("sample_tokens", &C::sample_tokens,
-              "maximum number of tokens that the model writes for each of sample_prompts")
+              "maximum number of tokens to generate for each of sample_prompts")
             .size()
             .unit("tokens"),
         field("sample_temperature", &C::sample_temperature,

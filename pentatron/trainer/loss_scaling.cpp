@@ -63,7 +63,7 @@ std::string LossScaling::load(const checkpoint::TrainState& state, bool fresh) {
   scaler_ = on() && scaler_->dynamic() ? make_scaler(config_, Precision::kFp16) : scaler_;
   if (!on() || !scaler_->dynamic() || fresh) return {};
   if (!state.loss_scale)
-    return fmt::format("the checkpoint has no state of a dynamic loss scale: it begins at "
+    return fmt::format("the checkpoint contains no dynamic loss scale, so it starts at "
                        "mixed_precision.initial_loss_scale={:g}",
                        config_.initial_loss_scale);
   scaler_->set_state(*state.loss_scale);

@@ -1,8 +1,8 @@
-/// The loss scale of a run, and what a step whose gradients overflow means for it.
+/// The loss scale of a run, and the handling of steps whose gradients overflow.
 ///
-/// A dynamic scale takes such a step as a sign that it is too large: nothing is updated, the
-/// schedules of learning rate and weight decay do not advance, the samples count as consumed. A
-/// constant scale leaves it to train.on_nan.
+/// With a dynamic scale, such a step lowers the scale: nothing is updated, the schedules of
+/// learning rate and weight decay do not advance, and the samples count as consumed. With a
+/// constant scale, train.on_nan decides.
 #pragma once
 
 #include <cstdint>

@@ -533,7 +533,7 @@ std::string describe_limits(const Config& config, const MemoryPlan& plan,
                             std::optional<int64_t> free_bytes) {
   const RankMemory& r = plan.rank;
   constexpr size_t kColumns = 120;
-  std::string memory = fmt::format("memory       about {} a rank:", format_bytes(r.total()));
+  std::string memory = fmt::format("memory       about {} per rank:", format_bytes(r.total()));
   size_t line = memory.size();
   for (const auto& [name, bytes] : {std::pair{"weights", r.weights},
                                     {"gradients", r.gradients},

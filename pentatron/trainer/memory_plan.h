@@ -1,5 +1,5 @@
-/// What a run will need, from its configuration alone: told before the first step, and refused
-/// where this machine cannot have it.
+/// Estimates the memory of a run from its configuration: logged before the first step, and an error
+/// if this machine does not have enough.
 #pragma once
 
 #include <algorithm>

@@ -183,8 +183,8 @@ void require_memory(const Config& config, int world_size, const LocalRanks& here
                     int64_t free_bytes) {
   if (fits(config, world_size, here, kRefused * static_cast<double>(free_bytes))) return;
   const MemoryPlan plan = plan_memory(config, world_size, here);
-  raise<ConfigError>("the run needs about {} of memory on this machine ({} a rank), which has {} "
-                     "free\n  try: {}, or train.check_memory=false to start it nevertheless",
+  raise<ConfigError>("the run needs about {} of memory on this machine ({} per rank), which has {} "
+                     "free\n  try: {}, or train.check_memory=false to start it anyway",
                      format_bytes(plan.machine), format_bytes(plan.rank.total()),
                      format_bytes(static_cast<double>(free_bytes)),
                      memory_remedy(config, world_size, here, free_bytes));

@@ -75,7 +75,7 @@ std::string measured_memory(const Config& config, const comm::Group& world) {
     if (part.bytes >= 1 << 20 || part.planned >= 1 << 20)
       parts.push_back(fmt::format("{} {}{}", part.name, format_bytes(part.bytes),
                                   plan ? fmt::format(" ({})", format_bytes(part.planned)) : ""));
-  return fmt::format("memory peak  {} a rank at most{}{}{}", format_bytes(most.back()), estimated,
+  return fmt::format("memory peak  at most {} per rank{}{}{}", format_bytes(most.back()), estimated,
                      parts.empty() ? "" : ": ", fmt::join(parts, ", "));
 }
 
@@ -95,7 +95,7 @@ std::string out_of_memory_text(const Config& config, int world_size) {
       largest.push_back(fmt::format("{} {}", part.name, format_bytes(part.bytes)));
   const std::string held = largest.empty()
                                ? ""
-                               : fmt::format(": this rank held {}, the most of it {}",
+                               : fmt::format(": this rank used {}, most of it for {}",
                                              format_bytes(peaks.back()), fmt::join(largest, ", "));
   // With the least that a process takes, so that the plan for what was held would fit.
   const double there = peaks.back() + kProcessBytes;

@@ -1,4 +1,4 @@
-/// The memory that a run really takes, beside its plan, and what to do where it ends.
+/// The measured memory of a run, compared with the estimate, and suggestions when memory runs out.
 #pragma once
 
 #include <exception>

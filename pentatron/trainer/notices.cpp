@@ -20,10 +20,9 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
                     splits ? "dataset.split=95,5,0" : "dataset.valid_data_path=FILE"));
   const CheckpointConfig& c = config.checkpoint;
   if (c.keep_best > 0 && c.keep_best_metric != kTrainingLoss && !has_validation)
-    add(fmt::format(
-        "checkpoint.keep_best={} has no effect: it compares figures of evaluations, and "
-        "there are no validation samples\n  try: checkpoint.keep_best_metric=loss",
-        c.keep_best));
+    add(fmt::format("checkpoint.keep_best={} has no effect: it compares evaluation metrics, but "
+                    "there are no validation samples\n  try: checkpoint.keep_best_metric=loss",
+                    c.keep_best));
   if (c.save.empty() && total_iterations(config.train) > 0)
     add("the trained model will not be saved: checkpoint.save is empty\n"
         "  try: checkpoint.save=checkpoints");
@@ -44,34 +43,30 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
   const int dp = parallelize::data_parallel_size(config.parallel, world_size);
   const int64_t cp = config.parallel.context_parallel_size;
   if (config.ddp.zero_stage > 0 && dp * cp == 1)
-    add(fmt::format(
-        "ddp.zero_stage={} has no effect: it splits over data-parallel ranks, and there "
-        "is one\n  try: ddp.zero_stage=0",
-        config.ddp.zero_stage));
+    add(fmt::format("ddp.zero_stage={} has no effect: there is only one data-parallel rank\n  try: "
+                    "ddp.zero_stage=0",
+                    config.ddp.zero_stage));
   if (config.parallel.sequence_parallel && config.parallel.tensor_model_parallel_size == 1)
-    add("parallel.sequence_parallel=true has no effect: it splits over tensor-parallel ranks, and "
-        "there is one\n  try: parallel.sequence_parallel=false");
+    add("parallel.sequence_parallel=true has no effect: there is only one tensor-parallel rank\n  "
+        "try: parallel.sequence_parallel=false");
   if (config.parallel.tensor_model_parallel_size == 1 &&
       config.optimizer.muon_tp_mode == optim::MuonTensorMode::kBlockwise)
-    add("optimizer.muon_tp_mode=blockwise has no effect: it is about tensor-parallel ranks, and "
-        "there is one\n"
-        "  try: optimizer.muon_tp_mode=exact");
+    add("optimizer.muon_tp_mode=blockwise has no effect: there is only one tensor-parallel rank\n  "
+        "try: optimizer.muon_tp_mode=exact");
   if (cp == 1 && config.parallel.cp_comm_type != parallelize::ParallelConfig().cp_comm_type)
-    add("parallel.cp_comm_type has no effect: it is about context-parallel ranks, and there is "
-        "one\n"
-        "  try: parallel.cp_comm_type=[p2p]");
+    add("parallel.cp_comm_type has no effect: there is only one context-parallel rank\n  try: "
+        "parallel.cp_comm_type=[p2p]");
   if (cp == 1 && !config.parallel.hierarchical_context_parallel_sizes.empty())
-    add("parallel.hierarchical_context_parallel_sizes has no effect: it is about context-parallel "
-        "ranks, and there is one\n"
-        "  try: parallel.hierarchical_context_parallel_sizes=[]");
+    add("parallel.hierarchical_context_parallel_sizes has no effect: there is only one "
+        "context-parallel rank\n  try: parallel.hierarchical_context_parallel_sizes=[]");
   const MixedPrecisionConfig& precision = config.mixed_precision;
   if (precision.fp8 == Fp8Format::kNone && precision.fp8_recipe != Fp8Recipe::kTensorwise)
-    add(fmt::format("mixed_precision.fp8_recipe={} has no effect: no product is in FP8\n"
-                    "  try: mixed_precision.fp8=e4m3",
+    add(fmt::format("mixed_precision.fp8_recipe={} has no effect: no matrix product is computed in "
+                    "FP8\n  try: mixed_precision.fp8=e4m3",
                     config::to_string(precision.fp8_recipe)));
   if (!precision.low_precision() && precision.first_last_layers_bf16)
-    add("mixed_precision.first_last_layers_bf16=true has no effect: no product is in FP8 or FP4\n"
-        "  try: mixed_precision.fp8=e4m3");
+    add("mixed_precision.first_last_layers_bf16=true has no effect: no matrix product is computed "
+        "in FP8 or FP4\n  try: mixed_precision.fp8=e4m3");
   if (precision.fp8 == Fp8Format::kNone || precision.fp8_recipe != Fp8Recipe::kDelayed) {
     const MixedPrecisionConfig none;
     const char* const key =
@@ -84,8 +79,8 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
                       "history\n  try: mixed_precision.fp8_recipe=delayed",
                       key, config::to_string(precision.fp8_recipe)));
     else if (key != nullptr)
-      add(fmt::format("mixed_precision.{} has no effect: no product is in FP8\n"
-                      "  try: mixed_precision.fp8=e4m3 mixed_precision.fp8_recipe=delayed",
+      add(fmt::format("mixed_precision.{} has no effect: no matrix product is computed in FP8\n  "
+                      "try: mixed_precision.fp8=e4m3 mixed_precision.fp8_recipe=delayed",
                       key));
   }
   const auto without_effect = [&](const char* key, bool changed) {
@@ -108,14 +103,14 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
   if (config.parallel.moe_token_dispatcher_type !=
           parallelize::ParallelConfig().moe_token_dispatcher_type &&
       !experts_travel)
-    add("parallel.moe_token_dispatcher_type has no effect: no ranks divide experts among them\n"
-        "  try: parallel.moe_token_dispatcher_type=alltoall");
+    add("parallel.moe_token_dispatcher_type has no effect: experts are not divided among ranks\n  "
+        "try: parallel.moe_token_dispatcher_type=alltoall");
   if (config.comm_overlap.moe_shared_expert &&
       (!experts_travel || !model.moe_shared_expert_intermediate_size))
     add(fmt::format("comm_overlap.moe_shared_expert=true has no effect: {}\n"
                     "  try: comm_overlap.moe_shared_expert=false",
                     experts_travel ? "the model has no shared experts"
-                                   : "no ranks divide experts among them"));
+                                   : "experts are not divided among ranks"));
   if (const int64_t steps = config.logger.dead_expert_steps;
       !model.num_moe_experts && steps != LoggerConfig().dead_expert_steps)
     add(fmt::format("logger.dead_expert_steps={} has no effect: the model has no experts\n"

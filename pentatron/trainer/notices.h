@@ -1,5 +1,5 @@
-/// What is told once, at the start of a run: settings that it accepts and that change nothing, or
-/// that bind it to its layout.
+/// Notices at the start of a run: settings that have no effect, or that make results depend on the
+/// layout.
 #pragma once
 
 #include <string>

@@ -54,8 +54,8 @@ void check_offload(const Config& config, config::Violations& violations) {
          "offload.optimizer=true", "offload.optimizer_fraction=1");
   if (offload.optimizer && !keeps_vectors(config))
     violations.add("offload.optimizer",
-                   fmt::format("offload.optimizer=true has no effect: optimizer.optimizer={} keeps "
-                               "nothing of the elements of a weight",
+                   fmt::format("offload.optimizer=true has no effect: optimizer.optimizer={} "
+                               "stores no state for each element of a weight",
                                config::to_string(config.optimizer.optimizer)),
                    config.optimizer.optimizer == optim::OptimizerKind::kSgd
                        ? "optimizer.sgd_momentum=0.9"
@@ -74,8 +74,8 @@ void check_offload(const Config& config, config::Violations& violations) {
                    "offload.dir=/var/tmp");
   if (!cpu && !offload.dir.empty())
     violations.add("offload.dir",
-                   fmt::format("offload.dir={} has no effect on ranks on GPUs, whose activations "
-                               "and optimizer state leave for host memory",
+                   fmt::format("offload.dir={} has no effect on GPU ranks, which move activations "
+                               "and optimizer state to host memory",
                                offload.dir),
                    "offload.dir=\"\"");
 }

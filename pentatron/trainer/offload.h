@@ -1,4 +1,4 @@
-/// The section `offload` at work: where activations and the optimizer's state go.
+/// Applies the section `offload`: where activations and the optimizer's state are stored.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-/// The section `offload`: what leaves the memory of a rank until it is needed.
+/// The section `offload`: data that is moved out of memory until it is needed.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,26 @@ struct OffloadConfig {
     using C = OffloadConfig;
     using config::field;
     return std::tuple{
-        field("activations", &C::activations,
-              "move what layers keep for the backward pass out of memory until it is needed: of a "
-              "rank on a CPU into a file in dir, of one on a GPU into host memory"),
         field(
-            "num_layers", &C::num_layers,
-            "number of layers in each pipeline stage whose activations are moved, from the first; "
-            "0: all but the last, which the backward pass needs at once")
+            "activations", &C::activations,
+            "move the activations that layers store for the backward pass out of memory until they "
+            "are needed: CPU ranks move them to a file in offload.dir, GPU ranks to host memory"),
+        field("num_layers", &C::num_layers,
+              "number of layers in each pipeline stage, from the first, whose activations are "
+              "moved; 0: all but the last layer, whose activations the backward pass needs first")
             .min(0)
             .unit("layers"),
         field("optimizer", &C::optimizer,
-              "keep the optimizer's running means and master weights out of memory between the "
-              "steps: of a rank on a CPU in a file in dir, of one on a GPU in host memory"),
+              "store the optimizer's running means and master weights outside of memory between "
+              "steps: CPU ranks store them in a file in offload.dir, GPU ranks in host memory"),
         field("optimizer_fraction", &C::optimizer_fraction,
-              "fraction of the elements whose running means and master weights are kept out of "
-              "memory with optimizer=true")
+              "offload.optimizer=true: fraction of the elements whose running means and master "
+              "weights are stored outside of memory")
             .positive()
             .max(1),
         field("dir", &C::dir,
-              "folder for the files of ranks on CPUs, on a fast disk; the files have no name and "
-              "are gone when the run ends")};
+              "folder on a fast disk for the files of CPU ranks; the files are not visible in the "
+              "folder and are deleted when the run ends")};
   }
 };
 

@@ -70,8 +70,9 @@ void MixedPrecisionConfig::validate(config::Violations& violations, std::string_
         prefix + "fp8=e4m3");
   if (fp8 != Fp8Format::kNone && fp4 != Fp4Format::kNone)
     violations.add(prefix + "fp4",
-                   fmt::format("{}fp4={} and {}fp8={} say two things of the same products", prefix,
-                               config::to_string(fp4), prefix, config::to_string(fp8)),
+                   fmt::format("{}fp4={} and {}fp8={} cannot be used together: both set the "
+                               "precision of the same matrix products",
+                               prefix, config::to_string(fp4), prefix, config::to_string(fp8)),
                    prefix + "fp8=none");
   if (initial_loss_scale < min_loss_scale)
     violations.add(prefix + "initial_loss_scale",
@@ -166,7 +167,7 @@ void check_precision(const Config& config, config::Violations& violations) {
   const bool fp4 = c.fp4 != Fp4Format::kNone;
   const std::string key = fp4 ? "mixed_precision.fp4" : "mixed_precision.fp8";
   violations.add(key,
-                 fmt::format("{}={} is not built for device=cuda", key,
+                 fmt::format("{}={} is not supported with device=cuda", key,
                              fp4 ? config::to_string(c.fp4) : config::to_string(c.fp8)),
                  "device=cpu");
 }
@@ -227,7 +228,8 @@ std::string precision_of_one_layout(const Config& config) {
       whole = whole && part.pieces * part.piece_size % (block * tp) == 0;
   }
   return whole ? ""
-               : fmt::format("{} with blocks of {} that tokens, heads or ranks divide", key, block);
+               : fmt::format("{}, whose blocks of {} are split by tokens, heads or ranks", key,
+                             block);
 }
 
 } // namespace pentatron::trainer

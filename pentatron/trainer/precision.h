@@ -1,5 +1,5 @@
-/// Which products a run computes in low precision: the section mixed_precision as properties of
-/// parameters.
+/// The matrix products that a run computes in low precision: the section mixed_precision as
+/// properties of parameters.
 #pragma once
 
 #include <string>

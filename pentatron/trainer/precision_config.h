@@ -1,4 +1,4 @@
-/// The section `mixed_precision`. Keys keep Megatron's spelling, recipes that of Megatron Bridge.
+/// The section `mixed_precision`. Keys have Megatron's names, recipes the names of Megatron Bridge.
 #pragma once
 
 #include <array>
@@ -88,60 +88,61 @@ struct MixedPrecisionConfig {
     using config::field;
     return std::tuple{
         field("recipe", &C::recipe,
-              "set dtype and the other keys of mixed_precision together, under the names of "
-              "Megatron Bridge; keys that are given explicitly keep their value"),
+              "name of a Megatron Bridge recipe that sets dtype and the other keys of "
+              "mixed_precision together; keys that are given explicitly keep their value"),
         field("fp8", &C::fp8,
               "compute the matrix products of linear layers and experts in FP8; e4m3: all operands "
-              "in e4m3; hybrid: gradients in e5m2, which has more range; everything else keeps "
-              "dtype"),
+              "in e4m3; hybrid: gradients in e5m2, which has a larger range, other operands in "
+              "e4m3; other operations use dtype"),
         field("fp8_recipe", &C::fp8_recipe,
               "FP8 scaling; tensorwise: one scale per tensor, from its largest value; delayed: one "
               "per tensor, from the largest values of earlier steps; blockwise: one per 1 x 128 "
               "block, and per 128 x 128 block of weights; mxfp8: a power of two per 32 values"),
         field("fp8_margin", &C::fp8_margin,
-              "fp8_recipe=delayed: scales are divided by 2 to this power, which leaves room for "
-              "tensors that grow")
+              "fp8_recipe=delayed: scales are divided by 2 to the power of this number, which "
+              "leaves headroom for values that grow")
             .range(0, 64),
         field("fp8_amax_history_len", &C::fp8_amax_history_len,
-              "fp8_recipe=delayed: number of steps whose largest numbers are kept")
+              "fp8_recipe=delayed: number of steps whose largest absolute values are stored for "
+              "each tensor")
             .range(1, 1 << 20)
             .unit("steps"),
         field("fp8_amax_compute_algo", &C::fp8_amax_compute_algo,
-              "fp8_recipe=delayed: which of the kept numbers makes the scale, that of the last "
-              "step or the largest"),
-        field(
-            "fp4", &C::fp4,
-            "compute the products of linear layers in FP4; e2m1: NVFP4, with a scale for 16 "
-            "numbers (of weights 16 x 16) and one for the tensor, gradients that are rounded "
-            "stochastically, and a random Hadamard transform of the operands of weight gradients"),
+              "fp8_recipe=delayed: which of the stored largest values determines the scale; "
+              "most_recent: the value of the last step; max: the maximum"),
+        field("fp4", &C::fp4,
+              "compute the matrix products of linear layers in FP4; e2m1: NVFP4, with one scale "
+              "per 16 values (16 x 16 for weights) and one per tensor, stochastic rounding of "
+              "gradients, and a random Hadamard transform of the operands of weight gradients"),
         field("first_last_layers_bf16", &C::first_last_layers_bf16,
-              "keep the first and the last layers out of FP8 and FP4"),
+              "compute the first and last layers in dtype instead of FP8 or FP4"),
         field("num_layers_at_start_in_bf16", &C::num_layers_at_start_in_bf16,
-              "first_last_layers_bf16: number of first layers in dtype")
+              "first_last_layers_bf16=true: number of layers at the start of the model to compute "
+              "in dtype")
             .min(0)
             .unit("layers"),
         field("num_layers_at_end_in_bf16", &C::num_layers_at_end_in_bf16,
-              "first_last_layers_bf16: number of last layers in dtype")
+              "first_last_layers_bf16=true: number of layers at the end of the model to compute in "
+              "dtype")
             .min(0)
             .unit("layers"),
         field("loss_scale", &C::loss_scale,
-              "constant factor of the loss in the backward pass, which gradients are divided by "
-              "before the update; default: with dtype=fp16 a factor that adapts to overflows, else "
-              "none")
+              "constant factor by which the loss is multiplied before the backward pass and "
+              "gradients are divided before the update; default: a dynamic loss scale with "
+              "dtype=fp16, otherwise none")
             .positive(),
         field("initial_loss_scale", &C::initial_loss_scale,
               "dynamic loss scale at the start of the run")
             .positive(),
-        field("min_loss_scale", &C::min_loss_scale, "lowest value of the dynamic loss scale")
-            .positive(),
+        field("min_loss_scale", &C::min_loss_scale, "minimum of the dynamic loss scale").positive(),
         field("loss_scale_window", &C::loss_scale_window,
-              "number of iterations in a row without overflow after which the dynamic loss scale "
-              "doubles")
+              "number of consecutive iterations without overflow after which the dynamic loss "
+              "scale is doubled")
             .positive()
             .unit("iterations"),
         field("hysteresis", &C::hysteresis,
-              "number of overflows from which on each halves the dynamic loss scale; the count "
-              "begins again when the scale doubles")
+              "number of overflows after which the dynamic loss scale is halved, also at each "
+              "further overflow; the count restarts when the scale is doubled")
             .positive()};
   }
   bool low_precision() const { return fp8 != Fp8Format::kNone || fp4 != Fp4Format::kNone; }

@@ -52,13 +52,13 @@ void check_qk_clip(const Config& config, config::Violations& violations) {
   if (config.model.qk_layernorm)
     add("has no effect on queries and keys that model.qk_layernorm=true normalizes");
   if (config.peft.on())
-    return add(fmt::format("makes query and key projections smaller, which peft.type={} leaves as "
-                           "they are",
-                           config::to_string(config.peft.type)));
+    return add(
+        fmt::format("scales down query and key projections, but peft.type={} does not train them",
+                    config::to_string(config.peft.type)));
   if (config.train.freeze.empty()) return;
   for (const auto& [name, spec] : models::param_specs(config.model))
     if (!place_of(name).module.empty() && !is_frozen(config.train.freeze, name)) return;
-  add("makes query and key projections smaller, and train.freeze freezes them all");
+  add("scales down query and key projections, but train.freeze freezes all of them");
 }
 
 QkClipOptions qk_clip_options(const Config& config) {

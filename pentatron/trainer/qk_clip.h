@@ -1,5 +1,5 @@
 /// The largest attention logits of a step, and qk-clip: after an update, the query and key
-/// projections of heads whose logits were too large are made smaller.
+/// projections of heads whose logits were too large are scaled down.
 ///
 /// With S the largest scale * q k of a head in the step (over all microbatches and ranks; before
 /// cap, bias and sinks) and gamma = threshold / S < 1: queries are multiplied by gamma^alpha, keys

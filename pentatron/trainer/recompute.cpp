@@ -113,7 +113,7 @@ std::string choose_recomputation(Config& config, int world_size, const LocalRank
   return fmt::format("recompute    {}: {} of {}, without recomputation {}", settings_of(best.train),
                      format_bytes(best.bytes),
                      limit > 0
-                         ? fmt::format("at most {} a rank", format_bytes(limit))
+                         ? fmt::format("at most {} per rank", format_bytes(limit))
                          : fmt::format("{} free", format_bytes(static_cast<double>(*free_bytes))),
                      format_bytes(choices.front().bytes));
 }
@@ -182,7 +182,7 @@ void check_recomputation(const TrainConfig& train, const models::ModelConfig& mo
   violations.add("train.recompute_modules",
                  fmt::format("train.recompute_modules={} {}", names(train.recompute_modules),
                              train.recompute_modules.empty()
-                                 ? "is empty, so that train.recompute=selective has no effect"
+                                 ? "is empty, so train.recompute=selective has no effect"
                                  : "has parts that the model does not have"),
                  fmt::format("train.recompute_modules={}",
                              names(there.empty() ? defaults.recompute_modules : there)));

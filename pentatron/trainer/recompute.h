@@ -1,4 +1,4 @@
-/// train.recompute: what backward computes again, and the choice of the least that fits.
+/// train.recompute: what is recomputed in the backward pass, and the automatic choice.
 #pragma once
 
 #include <cstdint>

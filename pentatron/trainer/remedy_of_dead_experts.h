@@ -1,4 +1,4 @@
-/// What to try where experts have no tokens.
+/// Suggestions if experts receive no tokens.
 #pragma once
 
 #include <string>

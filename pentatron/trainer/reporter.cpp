@@ -264,9 +264,9 @@ void Reporter::State::settle() {
   if (!failing.empty() || told.empty()) return;
   told.clear();
   log::warning("logger.dir={} can be written again{}", config.logger.dir,
-               incomplete.empty()
-                   ? ""
-                   : fmt::format("; what was lost is missing in {}", fmt::join(incomplete, ", ")));
+               incomplete.empty() ? ""
+                                  : fmt::format("; the data lost in the meantime is missing in {}",
+                                                fmt::join(incomplete, ", ")));
 }
 
 Reporter::Reporter(const Config& config, const ReporterOptions& options)

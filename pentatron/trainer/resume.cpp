@@ -44,8 +44,8 @@ void check_digest(const CheckpointConfig& config, const std::string& folder,
                   const std::string& saved, const std::string& own) {
   if (!config.check_tokenizer || saved.empty() || saved == own) return;
   raise<ConfigError>(
-      "{} was trained with a different tokenizer ({} instead of {})\n  try: its tokenizer, or "
-      "checkpoint.check_tokenizer=false if the token ids are equal",
+      "{} was trained with a different tokenizer ({} instead of {})\n  try: the tokenizer of the "
+      "checkpoint, or checkpoint.check_tokenizer=false if the token ids are equal",
       folder, saved, own);
 }
 
@@ -63,7 +63,7 @@ std::vector<std::string> data_changes(const Config& saved, const Config& config,
           fmt::format("the training data has changed since {} was saved: {}", folder, files));
   } catch (const Error& error) {
     all.push_back(
-        fmt::format("it is not known whether the training data has changed: {}", error.what()));
+        fmt::format("cannot check whether the training data has changed: {}", error.what()));
   }
   return all;
 }

@@ -1,5 +1,5 @@
-/// What a run that loads a checkpoint compares with it, before it starts (`check_run`) and when it
-/// does.
+/// Compares a run with the checkpoint that it loads, before the run starts (`check_run`) and when
+/// it starts.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-/// What a run writes into logger.dir. Whatever writes a file takes its name from here, so that no
-/// run replaces one that it does not know.
+/// The names of the files that a run writes to logger.dir. All code that writes a file uses these
+/// names, so no run replaces an unknown file.
 #pragma once
 
 #include <array>

@@ -105,9 +105,9 @@ void require_writable(const std::string& key, const fs::path& folder) {
   if (is_folder) error = try_to_write(existing);
   if (is_folder && !error) return;
   refuse_folder(key, folder,
-                existing.string() + (is_folder
-                                         ? fmt::format(" takes no new folder ({})", error.message())
-                                         : " is not a folder"));
+                existing.string() +
+                    (is_folder ? fmt::format(" does not allow new folders ({})", error.message())
+                               : " is not a folder"));
 }
 
 /// The same, and makes it: before the run, not after it.
@@ -225,8 +225,7 @@ std::string resume_keys(const Config& config, const fs::path& run) {
 [[noreturn]] void refuse_checkpoints(const Config& config, const char* key,
                                      const fs::path& folder) {
   raise<ConfigError>(
-      "{}={} holds the checkpoints of another run\n  try: {} to resume it, or {} for "
-      "a new run",
+      "{}={} contains the checkpoints of another run\n  try: {} to resume it, or {} for a new run",
       key, folder.string(), resume_keys(config, folder), new_folders(config));
 }
 
@@ -238,7 +237,7 @@ std::string resume_keys(const Config& config, const fs::path& run) {
     if (has_checkpoints(theirs)) ways = resume_keys(config, theirs) + " to resume it, or " + ways;
   } catch (const Error&) { // its checkpoints are not known
   }
-  raise<ConfigError>("{}={} holds the metrics of another run\n  try: {}", key, folder.string(),
+  raise<ConfigError>("{}={} contains the metrics of another run\n  try: {}", key, folder.string(),
                      ways);
 }
 

@@ -1,5 +1,5 @@
-/// Which run a folder belongs to: no run writes over what another one left, and no two write into
-/// one folder at the same time.
+/// The run that a folder belongs to: no run overwrites the files of another run, and no two runs
+/// write to one folder at the same time.
 #pragma once
 
 #include <filesystem>

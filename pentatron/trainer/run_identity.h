@@ -1,4 +1,4 @@
-/// What a run is called, and what it is made of.
+/// The name of a run, and the hash of its configuration.
 #pragma once
 
 #include <string>

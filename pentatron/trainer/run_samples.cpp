@@ -23,10 +23,10 @@ void check_samples(const Config& config, config::Violations& violations) {
   const DatasetType type = config.dataset.type;
   const models::Generates generates = models::model_spec(config.model.with_one_layer()).generates;
   if (generates == models::Generates::kNothing)
-    return add(fmt::format("needs a model that writes text, and model.type={} does not",
+    return add(fmt::format("needs a model that generates text, and model.type={} does not",
                            config::to_string(config.model.type)));
   if (type == DatasetType::kBatches || type == DatasetType::kMock)
-    return add(fmt::format("needs a tokenizer, and dataset.type={} has token ids without one",
+    return add(fmt::format("needs a tokenizer, but dataset.type={} contains only token ids",
                            config::to_string(type)));
   if (config.peft.on() && config.model.multi_latent_attention)
     add(fmt::format("is not supported with peft.type={} and latent attention",
@@ -52,7 +52,7 @@ RunSamples::RunSamples(const Config& config, const data::Tokenizer& tokenizer)
       try {
         tokens = data::prompt_of_record(shown, render, tokenizer, config.dataset.text_key);
       } catch (const DataError& error) {
-        raise<ConfigError>("logger.sample_prompts contains {}, which is no example: {}\n  try: "
+        raise<ConfigError>("logger.sample_prompts contains {}, which is not an example: {}\n  try: "
                            "{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}",
                            excerpt(shown), parts_of(error.what()).sentence);
       }

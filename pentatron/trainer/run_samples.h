@@ -1,4 +1,4 @@
-/// Texts that the model writes during a run, for logger.sample_prompts.
+/// Text samples of the model during a run, for logger.sample_prompts.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// run.json: what a run is and how it ended, in one small file beside metrics.jsonl.
+/// run.json: a summary of a run and how it ended, in a small file beside metrics.jsonl.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// What a configuration means on this machine: types, devices, threads, peaks.
+/// Applies a configuration to this machine: data types, devices, threads, peak performance.
 #pragma once
 
 #include <optional>

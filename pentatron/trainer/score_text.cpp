@@ -72,8 +72,9 @@ void TextScorer::add(std::string_view document) {
   const int64_t vocab = model_.model->config().vocab_size;
   for (const int64_t token : all)
     if (token >= vocab)
-      raise<DataError>("the tokenizer gives token {}, outside the model's vocabulary of {}", token,
-                       vocab);
+      raise<DataError>(
+          "the tokenizer produces token {}, which is outside the model's vocabulary of {} tokens",
+          token, vocab);
   score_.documents += 1;
   count_bytes(document, all[0]);
   // Token i + 1 is predicted from tokens up to i.

@@ -57,7 +57,7 @@ checkpoint::AdapterBase load_base(const Config& config,
       const auto entry = stored.find(checkpoint::kAdapterBase);
       if (entry == stored.end())
         raise<ConfigError>("{} contains a whole model and no adapters\n  try: "
-                           "checkpoint.finetune=true to start adapters beside it",
+                           "checkpoint.finetune=true to train adapters for it",
                            folder);
       base = checkpoint::adapter_base_from_json(
           checkpoint::read_attachment(folder, checkpoint::kAdapterBase, entry->second), folder);

@@ -1,4 +1,4 @@
-/// The weights that a run begins with, where they lie in files of a model.
+/// The weights that a run starts from, read from the files of a model.
 #pragma once
 
 #include <optional>

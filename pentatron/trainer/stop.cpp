@@ -57,11 +57,10 @@ const char* stopping_text(bool saves) {
   // On a terminal the last line shows ^C, and maybe the progress bar.
   constexpr size_t kClear = 4;
   const char* const text =
-      saves
-          ? "\r\033[Kstopping: this iteration is finished and saved first; Ctrl-C or SIGTERM again "
-            "ends the run at once, without saving\n"
-          : "\r\033[Kstopping: this iteration is finished first, and nothing is saved without "
-            "checkpoint.save; Ctrl-C or SIGTERM again ends the run at once\n";
+      saves ? "\r\033[Kstopping after this iteration, which is saved first; press Ctrl-C or send "
+              "SIGTERM again to stop at once without saving\n"
+            : "\r\033[Kstopping after this iteration; nothing is saved, because checkpoint.save is "
+              "empty; press Ctrl-C or send SIGTERM again to stop at once\n";
   return ::isatty(STDERR_FILENO) == 1 ? text : text + kClear;
 }
 

@@ -170,7 +170,7 @@ void Trainer::State::build_model() {
               "equal on average, but not digit by digit");
   if (const std::string keys = keys_of_one_layout(config);
       groups.world().size() > 1 && !keys.empty())
-    log::info("other numbers of ranks or microbatches train another model, because of {}", keys);
+    log::info("results depend on the number of ranks and microbatches, because of {}", keys);
   const bool from_elsewhere = foreign_model(config.checkpoint).has_value();
   if ((!found && !from_elsewhere) ||
       config.checkpoint.strictness == checkpoint::Strictness::kLogAll)

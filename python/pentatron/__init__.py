@@ -1,4 +1,4 @@
-"""pentatron from Python: starts the program, reads what it writes, raises its errors.
+"""pentatron from Python: starts the program, reads its output, and raises its errors.
 
     import pentatron
 

@@ -106,8 +106,8 @@ def settings(values: Mapping[str, Any], prefix: str = "") -> List[str]:
 class Config(Mapping[str, Any]):
     """A configuration: sections as dicts, keys and values as in docs/configuration.md. It need not be complete.
 
-    Takes {"model": {"num_layers": 2}} or {"model.num_layers": 2}. Raises ConfigError if a key, a type or a bound is not that
-    of schema(). Rules between keys are checked by the program: by complete(), and when a run starts.
+    Accepts {"model": {"num_layers": 2}} or {"model.num_layers": 2}. Raises ConfigError if a key, a type or a bound does not
+    match schema(). The program checks rules between keys: in complete(), and when a run starts.
     """
 
     def __init__(self, values: Optional[Mapping[str, Any]] = None) -> None:
@@ -129,7 +129,7 @@ class Config(Mapping[str, Any]):
         return f"pentatron.Config({self._values!r})"
 
     def complete(self) -> str:
-        """The complete configuration as YAML, with all defaults, as `pentatron config show`. Raises ConfigError."""
+        """The complete configuration as YAML, with all defaults, as printed by `pentatron config show`. Raises ConfigError."""
         return output_of(["config", "show", *arguments_of(self)])
 
 

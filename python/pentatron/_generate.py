@@ -19,10 +19,10 @@ def generate(model: Union[str, "os.PathLike[str]"], prompt: Sequence[str], overr
 
 def generate(model: Union[str, "os.PathLike[str]"], prompt: Union[str, Sequence[str]],
              overrides: Optional[Mapping[str, Any]] = None, **command_options: Any) -> Union[str, List[str]]:
-    """What a model writes after a prompt, or after each of several: `pentatron generate`.
+    """Generates a text after a prompt, or after each of several prompts, with `pentatron generate`.
 
-    model: a checkpoint folder, a Hugging Face folder or a GGUF file. command_options: the command's options, as
-    max_new_tokens=50, temperature=0, stop=["\\n"]. overrides: settings, as {"device": "cpu"}.
+    model: a checkpoint folder, a Hugging Face folder or a GGUF file. command_options: the command's options, such as
+    max_new_tokens=50, temperature=0, stop=["\\n"]. overrides: settings, such as {"device": "cpu"}.
     """
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     lines = output_of(["generate", os.fspath(model), "--json", *[f"--prompt={one}" for one in prompts],

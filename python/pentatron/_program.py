@@ -14,7 +14,7 @@ _STATUS_OF_USAGE = 2  # "The command line or the configuration is not valid", do
 
 
 class Error(RuntimeError):
-    """What the program reported. `suggestion` is its `try:` line, `exit_status` its exit status (negative: a signal)."""
+    """An error that the program reported. `suggestion` is its `try:` line, `exit_status` its exit status (negative: a signal)."""
 
     def __init__(self, message: str, suggestion: Optional[str] = None, exit_status: int = 1) -> None:
         super().__init__(message if suggestion is None else f"{message}\n  try: {suggestion}")
@@ -24,7 +24,7 @@ class Error(RuntimeError):
 
 
 class ConfigError(Error):
-    """A configuration or a command line that is not valid; nothing was done."""
+    """The configuration or the command line is not valid; the program did nothing."""
 
 
 def program() -> str:
@@ -74,7 +74,7 @@ def error_of(text: str, exit_status: int) -> Error:
 
 
 class Process:
-    """The program at work. Its standard error goes line by line to the logger "pentatron" and is kept for its error."""
+    """A running program. Its standard error goes line by line to the logger "pentatron"; it also contains the error, if any."""
 
     def __init__(self, arguments: Sequence[str], cwd: Optional[str] = None) -> None:
         self._process = subprocess.Popen([program(), *arguments], cwd=cwd, env=environment(), text=True, encoding="utf-8",

@@ -1,4 +1,4 @@
-"""Training runs: the program at work, and the lines that it adds to metrics.jsonl."""
+"""Training runs: a running program, and the lines that it adds to metrics.jsonl."""
 from __future__ import annotations
 
 import json
@@ -46,7 +46,7 @@ class Run:
         self._process = Process(arguments)
 
     def summary(self) -> Dict[str, Any]:
-        """run.json: how the run ended, last and best losses, tokens, time. Empty before the run has begun."""
+        """run.json: how the run ended, last and best losses, tokens, time. Empty before the run has started."""
         return _read_json(os.path.join(self.folder, "run.json"))
 
     def _state(self) -> "Optional[tuple[int, int]]":
@@ -88,7 +88,7 @@ class Run:
         self.wait()
 
     def _lines(self, offset: int) -> "Iterator[tuple[Dict[str, Any], int]]":
-        """The complete lines of metrics.jsonl from an offset, each with the offset behind it."""
+        """The complete lines of metrics.jsonl from an offset, each with the offset after it."""
         try:
             file = open(os.path.join(self.folder, "metrics.jsonl"), "rb")
         except OSError:
@@ -123,7 +123,7 @@ def run(config: Union[str, "os.PathLike[str]", Mapping[str, Any], Config, None] 
 
     config: a YAML file, a Config or a dict; overrides: settings that come after it, as {"optimizer.lr": 1e-4}.
     command_options: the command's options, as ranks=2, backend="sockets".
-    Raises ConfigError at once if a key or value is not that of the schema; what the program finds later is raised by the
+    Raises ConfigError immediately if a key or value does not match the schema; errors that the program finds later are raised by the
     iteration, by wait() and by stop().
     """
     arguments = arguments_of(config, overrides)

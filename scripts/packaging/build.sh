@@ -25,7 +25,7 @@ read_packaging_options() {
     esac
   done
   if [ -n "$BUILD" ] && [ ! -x "$BUILD/pentatron-torch" ]; then
-    fail "--build $BUILD holds no program pentatron-torch" "cmake --build $BUILD --target pentatron"
+    fail "--build $BUILD contains no program pentatron-torch" "cmake --build $BUILD --target pentatron"
   fi
 }
 

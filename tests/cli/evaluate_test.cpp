@@ -221,7 +221,7 @@ TEST_F(Labelled, ErrorsNameTheOptionsOfEvaluate) {
   std::ofstream(folder / "bored.jsonl") << R"({"text": "a", "mood": "bored"})"
                                         << "\n";
   EXPECT_THAT(run("evaluate ck --file bored.jsonl 2>&1", 1),
-              HasSubstr("none of the classes of the model: glad, sad"));
+              HasSubstr("not one of the classes of the model: glad, sad"));
   EXPECT_THAT(run("evaluate ck --batches train.jsonl 2>&1", 1),
               AllOf(HasSubstr("--batches train.jsonl is not a Safetensors file"),
                     HasSubstr("--file train.jsonl")));

@@ -236,9 +236,9 @@ TEST_F(Generating, ChatObeysCommands) {
   EXPECT_EQ(read_json(folder / "c.json")["messages"][1]["content"], "/hm");
   const std::string told = content_of(folder / "told");
   for (const char* text :
-       {"/reset      forget", "saved 3 messages to a.json", "a.json already exists",
+       {"/reset      clear", "saved 3 messages to a.json", "a.json already exists",
         "try: /save a-2.json", "/save needs the name of a file", "/dance is not a command of chat",
-        "try: /help", "/reset takes no argument", "the conversation is forgotten"})
+        "try: /help", "/reset takes no argument", "conversation cleared"})
     EXPECT_THAT(told, HasSubstr(text));
 }
 

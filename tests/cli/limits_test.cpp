@@ -60,7 +60,8 @@ TEST_F(Limits, ADryRunOpensWhatTheRunReadsAndLooksAtItsFolders) {
         {"checkpoint.save=/proc/x", 2, "checkpoint.save=/proc/x is not a writable folder"}})
     EXPECT_THAT(run(tiny + "--dry-run 2>&1 " + keys, status), HasSubstr(text));
   run(tiny + "2>&1");
-  EXPECT_THAT(run(tiny + "--dry-run 2>&1", 2), HasSubstr("holds the checkpoints of another run"));
+  EXPECT_THAT(run(tiny + "--dry-run 2>&1", 2),
+              HasSubstr("contains the checkpoints of another run"));
   const std::string resumes = tiny + "--dry-run checkpoint.load=auto train.train_iters=2 2>&1 ";
   EXPECT_THAT(run(resumes), HasSubstr("log/ck/step_00000001; nothing was written"));
   EXPECT_THAT(run(resumes + "model.hidden_size=64", 2), HasSubstr("model.hidden_size"));

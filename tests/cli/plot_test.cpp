@@ -69,7 +69,7 @@ TEST_F(PlotCommand, DrawsLossesOfTheRouterAndTheLoadOfExperts) {
 
 TEST_F(PlotCommand, DrawsARunOnce) {
   EXPECT_THAT(plot("runs/a runs/b/../a"),
-              AllOf(HasSubstr("warning: runs/b/../a is given twice, and is drawn once\n"),
+              AllOf(HasSubstr("warning: runs/b/../a is given twice, but drawn once\n"),
                     HasSubstr("plot.svg: loss of 1 run\n")));
   EXPECT_THAT(plot("runs/a --smooth nan --overwrite", 2),
               HasSubstr("--smooth nan is not a number from 0 to 1e9\n  try: --smooth 0\n"));

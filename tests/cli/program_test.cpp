@@ -146,7 +146,8 @@ TEST_F(Program, AnUnknownLevelOfTheProcessorIsAnError) {
   const Result r = run(tiny({}));
   ::unsetenv("PENTATRON_CPU");
   EXPECT_EQ(r.status, 2);
-  EXPECT_THAT(r.err, HasSubstr("PENTATRON_CPU=bogus in the environment is none of reference"));
+  EXPECT_THAT(r.err,
+              HasSubstr("the environment variable PENTATRON_CPU=bogus is not one of reference"));
   EXPECT_THAT(r.err, HasSubstr("try: unset PENTATRON_CPU"));
 }
 

@@ -150,7 +150,7 @@ def stopped_run(program, width, more):
             # Ctrl-C: the answer, a checkpoint, and no bar.
             shell.wait(r"iteration +\d+/1000000 \|", at)
             shell.send("\x03")
-            at = shell.wait("stopping: this iteration is finished and saved first", at)
+            at = shell.wait("stopping after this iteration, which is saved first", at)
             at = shell.wait("stopped by a signal after iteration", at)
             at = shell.wait(r"\$ ", at)
             shell.send("echo status=$?\n")

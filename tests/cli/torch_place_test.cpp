@@ -94,7 +94,7 @@ TEST_F(TorchPlace, RefusesOtherVersionsAndFoldersWithoutTorch) {
   write(bin_ / "../share/pentatron/torch_version", "2.11\n");
   for (const std::string version : {"2.1.0", "2.12.0+cu130", "2.110.0"}) {
     make_torch(root_ / "torch", version);
-    EXPECT_THAT(failure(bin_), HasSubstr("is " + version + ", and this command needs torch 2.11"));
+    EXPECT_THAT(failure(bin_), HasSubstr("is " + version + ", but this command needs torch 2.11"));
   }
   const Variable variable("TORCH_ROOT", "/nowhere/torch");
   EXPECT_THAT(failure(bin_), HasSubstr("TORCH_ROOT=/nowhere/torch has no lib/libtorch_cpu.so"));

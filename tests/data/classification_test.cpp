@@ -230,11 +230,10 @@ TEST_F(Classification, NamesOfClassesAreNumbered) {
                     HasSubstr("try: model.num_labels=3")));
   folder.write("v.jsonl",
                "{\"text\": \"d\", \"label\": \"no\"}\n{\"text\": \"d\", \"label\": \"never\"}\n");
-  EXPECT_THAT(
-      error_of([&] { open_datasets(c, context(fields(4))); }),
-      AllOf(HasSubstr("v.jsonl: line 2 has label=\"never\", which is none of the classes of "
-                      "dataset.train_data_path: maybe, no, yes"),
-            HasSubstr("try: model.label_names=[maybe,no,yes,never]")));
+  EXPECT_THAT(error_of([&] { open_datasets(c, context(fields(4))); }),
+              AllOf(HasSubstr("v.jsonl: line 2 has label=\"never\", which is not one of the "
+                              "classes of dataset.train_data_path: maybe, no, yes"),
+                    HasSubstr("try: model.label_names=[maybe,no,yes,never]")));
   EXPECT_THAT(error_of([&] { open_datasets(c, context()); }),
               HasSubstr("a new head with model.num_labels=4"));
   folder.write("v.jsonl", "{\"text\": \"d\", \"label\": 2}\n");
@@ -258,11 +257,10 @@ TEST_F(Classification, NamesOfTheModelKeepTheirNumbers) {
                                          std::pair("<c|_________", 1)));
   EXPECT_EQ(open_datasets(c, with).label_names, with.label_names);
   with.label_names = {"yes", "no"};
-  EXPECT_THAT(
-      error_of([&] { open_datasets(c, with); }),
-      AllOf(HasSubstr("a.jsonl: line 2 has label=\"maybe\", which is none of the classes of "
-                      "the model: yes, no"),
-            HasSubstr("try: model.label_names=[yes,no,maybe]")));
+  EXPECT_THAT(error_of([&] { open_datasets(c, with); }),
+              AllOf(HasSubstr("a.jsonl: line 2 has label=\"maybe\", which is not one of the "
+                              "classes of the model: yes, no"),
+                    HasSubstr("try: model.label_names=[yes,no,maybe]")));
   with = context(fields(2));
   with.label_names = {"yes", "no"};
   EXPECT_THAT(error_of([&] { open_datasets(c, with); }), HasSubstr("try: data without this label"));
@@ -419,11 +417,10 @@ TEST_F(Classification, WhatTheModelCannotTakeIsAnError) {
               HasSubstr("texts.jsonl: line 1: a length of 3 leaves no room"));
   with.sequence_length = 20;
   with.fields[1].limit = 1;
-  EXPECT_THAT(
-      error_of([&] { open_datasets(config(file), with); }),
-      AllOf(HasSubstr("texts.jsonl: line 1: the tokenizer gives a token the type 1, but the "
-                      "model has 1 types"),
-            HasSubstr("try: model.num_tokentypes=2")));
+  EXPECT_THAT(error_of([&] { open_datasets(config(file), with); }),
+              AllOf(HasSubstr("texts.jsonl: line 1: the tokenizer assigns type 1 to a token, but "
+                              "the model has 1 types"),
+                    HasSubstr("try: model.num_tokentypes=2")));
 }
 
 TEST(ClassificationKeys, AreChecked) {

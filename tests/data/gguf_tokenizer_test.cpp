@@ -242,7 +242,7 @@ TEST(GgufMetadata, RefusesTokenizersThatGgufHasNoPlaceFor) {
   EXPECT_THAT(error("bert.json", 10000), HasSubstr("its model is WordPiece"));
   EXPECT_THAT(error("spm_unigram.model", 10000), HasSubstr("is not a BPE model"));
   EXPECT_THAT(error("roberta.json", 10000), HasSubstr("llama.cpp has no name for the pre_tok"));
-  EXPECT_THAT(error("gpt2.json", 100), HasSubstr("and the model has 100 tokens"));
+  EXPECT_THAT(error("gpt2.json", 100), HasSubstr("but the model has 100 tokens"));
   EXPECT_THAT(error("gpt2.json", -1), HasSubstr("cannot have -1 tokens"));
   EXPECT_THAT(error("absent", 100), HasSubstr("neither tokenizer.json nor tokenizer.model"));
 }

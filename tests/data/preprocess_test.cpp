@@ -137,7 +137,8 @@ TEST_F(Preprocess, SentencesDoNotDependOnWorkersOrKills) {
   EXPECT_FALSE(std::filesystem::exists(at("killed_text_sentence.idx")));
   o.progress = {};
   o.split_sentences = false;
-  EXPECT_THAT(error_of([&] { preprocess(o); }), HasSubstr("was started with other files"));
+  EXPECT_THAT(error_of([&] { preprocess(o); }),
+              HasSubstr("holds partial output made with other files"));
   o.split_sentences = true;
   EXPECT_TRUE(preprocess(o).resumed);
   EXPECT_TRUE(both(at("killed_text_sentence")) == expected);
@@ -366,7 +367,8 @@ TEST_F(Preprocess, ResumesOnlyWhatIsItsOwn) {
   o.progress = {};
   ASSERT_TRUE(std::filesystem::exists(at("out.partial/state.json")));
   o.append_eod = true;
-  EXPECT_THAT(error_of([&] { preprocess(o); }), HasSubstr("was started with other files"));
+  EXPECT_THAT(error_of([&] { preprocess(o); }),
+              HasSubstr("holds partial output made with other files"));
   o.append_eod = false;
   EXPECT_TRUE(preprocess(o).resumed);
   EXPECT_THAT(error_of<ConfigError>([&] { preprocess(o); }), HasSubstr("--overwrite"));

@@ -178,7 +178,7 @@ TEST_F(SftTest, LongAndBadLinesAreCounted) {
   EXPECT_EQ(texts.num_left_out(), 1);
   EXPECT_EQ(texts.report().total_skipped(), 3);
   EXPECT_THAT(texts.report().to_string(),
-              HasSubstr("taught.jsonl: line 2 is no example to learn from"));
+              HasSubstr("taught.jsonl: line 2 is not a training example"));
   EXPECT_THROW(read(lines, 128), DataError);
   EXPECT_THAT(error_of<DataError>([&] { read(talk(std::string(300, 'q'), "A"), 128); }),
               HasSubstr("begins behind train.seq_length=128 tokens\n  try: train.seq_length=3"));
@@ -207,7 +207,7 @@ TEST_F(SftTest, PartsAreCutOrHaveFilesOfTheirOwn) {
   EXPECT_EQ(sets.validation_size.documents, 4);
   EXPECT_TRUE(sets.validation->size().has_value());
   EXPECT_EQ(sets.test, nullptr);
-  EXPECT_THAT(sets.summary, AllOf(HasSubstr("are learned"), HasSubstr("written as ChatML")));
+  EXPECT_THAT(sets.summary, AllOf(HasSubstr("are trained on"), HasSubstr("written as ChatML")));
   config.train_data_path = config.path;
   config.valid_data_path = folder.write("valid.jsonl", talk("Q", "A"));
   config.path.clear();

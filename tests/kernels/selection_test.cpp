@@ -150,7 +150,7 @@ TEST_F(Choosing, AnEntryThatRefusesIsToldWithItsReason) {
   selection.set(c, "avx2");
 #if defined(__x86_64__)
   EXPECT_THAT(unusable_choices(selection),
-              ElementsAre("rope float64: avx2 cannot run here: takes no float64"));
+              ElementsAre("rope float64: avx2 cannot run here: does not support float64"));
 #endif
   use_selection(selection);
   EXPECT_EQ(chosen_position(c), -1);

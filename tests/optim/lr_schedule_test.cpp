@@ -177,8 +177,8 @@ TEST(SchedulerConfig, NamesWhatDoesNotFit) {
           {.iters = 100}),
       HasSubstr("try: scheduler.lr_wsd_decay_iters=70"));
   EXPECT_THAT(problems({.lr_warmup_samples = 3}, {.iters = 10}),
-              HasSubstr("measured in iterations (train.train_iters), for which there is "
-                        "scheduler.lr_warmup_iters\n  try: scheduler.lr_warmup_samples=0"));
+              HasSubstr("length of the run is given in iterations (train.train_iters); the key for "
+                        "that is scheduler.lr_warmup_iters\n  try: scheduler.lr_warmup_samples=0"));
   EXPECT_THAT(problems({}, {.iters = 10}, 1e-4, 1e-3),
               HasSubstr("optimizer.min_lr=0.001 is above"));
   EXPECT_THAT(problems({.lr_warmup_init = 1}, {.iters = 10}), HasSubstr("lr_warmup_init=1"));

@@ -291,7 +291,7 @@ TEST(NarrowState, IsRefusedWhereItCouldNotDecay) {
   config.exp_avg_dtype = StateDtype::kFp16;
   EXPECT_EQ(complaints(config), "");
   config.optimizer = OptimizerKind::kAdafactor;
-  EXPECT_NE(complaints(config).find("needs a bound"), std::string::npos);
+  EXPECT_NE(complaints(config).find("has no upper bound"), std::string::npos);
   config = {.optimizer = OptimizerKind::kAdaptiveMuon, .muon_tp_mode = MuonTensorMode::kBlockwise};
   EXPECT_NE(complaints(config).find("blockwise"), std::string::npos);
   config = {.optimizer = OptimizerKind::kLion, .lion_beta2 = 0.999};

@@ -78,7 +78,7 @@ class Scripts(unittest.TestCase):
         for script in ("bundle.sh", "wheel.sh"):
             path = os.path.join(ROOT, "scripts", script)
             self.assertIn(f"  try: {path} --help", self.refusal("bash", path, "--no-such-option"))
-            self.assertIn("holds no program pentatron-torch", self.refusal("bash", path, "--build", "/nowhere"))
+            self.assertIn("contains no program pentatron-torch", self.refusal("bash", path, "--build", "/nowhere"))
         text = self.refusal("bash", os.path.join(ROOT, "scripts", "gpu_check.sh"), "--bundle", "/nowhere")
         self.assertIn("error: --bundle /nowhere is not a bundle\n  try: a folder that scripts/bundle.sh made", text)
 

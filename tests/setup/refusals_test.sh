@@ -78,7 +78,7 @@ begin no_root
 stand_in dpkg-query 'case "$*" in *cmake*) exit 1 ;; esac; echo installed'
 stand_in id 'echo 1000'
 run
-expect 'needs root.*missing are: cmake' 'apt-get install .*cmake'
+expect 'needs root.*missing packages: cmake' 'apt-get install .*cmake'
 
 begin no_network_for_packages
 stand_in dpkg-query 'exit 1'
@@ -110,7 +110,7 @@ expect 'disk became full' 'free some space'
 
 begin torch_root_without_torch
 run TORCH_ROOT=/usr
-expect 'TORCH_ROOT=/usr holds no torch' 'unset TORCH_ROOT'
+expect 'TORCH_ROOT=/usr contains no torch' 'unset TORCH_ROOT'
 
 # A set-up that is killed in the middle of pip leaves only a .partial folder, and the next one starts over.
 begin killed_while_installing

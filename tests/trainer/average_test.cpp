@@ -148,9 +148,9 @@ TEST_F(AverageOfWeights, BeginsAndEndsOnResumeWithASentence) {
   };
   test::run(config({"train.train_iters=1"}));
   EXPECT_THAT(log_of({"train.train_iters=2", "optimizer.ema_decay=0.9"}),
-              HasSubstr("the running mean of the weights begins with the weights of this"));
+              HasSubstr("the running mean of the weights starts from the weights of this"));
   EXPECT_NO_THROW(read_weights(averaged()));
-  EXPECT_THAT(log_of({"train.train_iters=3"}), HasSubstr("mean of the weights is left out"));
+  EXPECT_THAT(log_of({"train.train_iters=3"}), HasSubstr("mean of the weights is not loaded"));
   EXPECT_THAT(test::error_of([&] { read_weights(averaged()); }),
               HasSubstr("has no running mean of the weights"));
 }

@@ -49,12 +49,15 @@ TEST(ExpertWatchTest, NamesADeadExpertOnceAndAgainAfterALife) {
   };
   EXPECT_TRUE(step(5, {1, 0, 0}).empty());
   EXPECT_TRUE(step(6, {1, 1, 0}).empty());
-  EXPECT_THAT(step(7, {1, 0, 0}), ElementsAre("layers.0.mlp: expert 2 had no token in 3 steps"));
+  EXPECT_THAT(step(7, {1, 0, 0}),
+              ElementsAre("layers.0.mlp: expert 2 received no token in 3 steps"));
   EXPECT_TRUE(step(8, {1, 0, 0}).empty());
-  EXPECT_THAT(step(9, {1, 0, 2}), ElementsAre("layers.0.mlp: expert 1 had no token in 3 steps"));
+  EXPECT_THAT(step(9, {1, 0, 2}),
+              ElementsAre("layers.0.mlp: expert 1 received no token in 3 steps"));
   step(10, {1, 1, 0});
   step(11, {1, 1, 0});
-  EXPECT_THAT(step(12, {1, 1, 0}), ElementsAre("layers.0.mlp: expert 2 had no token in 3 steps"));
+  EXPECT_THAT(step(12, {1, 1, 0}),
+              ElementsAre("layers.0.mlp: expert 2 received no token in 3 steps"));
   EXPECT_EQ(watch.first(), 5);
   EXPECT_EQ(watch.last(), 12);
   EXPECT_NEAR(watch.loads()[0][0], 3 * 8.0 / 14, 1e-15);
@@ -151,7 +154,8 @@ TEST_F(MoeRun, TellsOfExpertsWithoutTokens) {
                     "optimizer.clip_grad=0", "model.num_moe_experts=32", "model.moe_router_topk=1",
                     "model.moe_router_pre_softmax=true"}));
   const std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(text, HasSubstr("had no token in 4 steps\n  try: model.moe_aux_loss_coeff=0.01"));
+  EXPECT_THAT(text,
+              HasSubstr("received no token in 4 steps\n  try: model.moe_aux_loss_coeff=0.01"));
   testing::internal::CaptureStderr();
   test::run(
       config({"logger.dead_expert_steps=1", "model.num_moe_experts=64", "model.moe_router_topk=1",

@@ -265,10 +265,10 @@ TEST_F(FrozenRuns, ResumeWithOtherParametersFrozen) {
     test::run(config({"train.freeze=[\"layers.1.*\"]", "train.exit_interval=3", load}));
   });
   EXPECT_THAT(log,
-              AllOf(HasSubstr("optimizer state begins at zero for layers.0.attention.proj.weight "
+              AllOf(HasSubstr("optimizer state starts at zero for layers.0.attention.proj.weight "
                               "and 5 others: not trained before"),
-                    HasSubstr("optimizer state is left out for layers.1.attention.proj.weight and "
-                              "5 others: frozen now"),
+                    HasSubstr("optimizer state is not loaded for layers.1.attention.proj.weight "
+                              "and 5 others: frozen now"),
                     HasSubstr("it used train.freeze=[\"layers.0.*\"] instead of")));
   EXPECT_FALSE(saved(3, "layers.0.mlp.fc1.weight/").empty());
   EXPECT_TRUE(saved(3, "layers.1.mlp.fc1.weight/").empty());

@@ -100,18 +100,20 @@ TEST_F(LabelNames, AResumedRunKeepsThem) {
 TEST_F(LabelNames, UnknownAndRenumberedOnesAreRefused) {
   test::run(classifier("first", all));
   const Labels four = {"\"glad\"", "\"calm\"", "\"sad\"", "\"bored\""};
-  EXPECT_THAT(error_of([&] { test::run(classifier("more", four, from("first"))); }),
-              AllOf(HasSubstr("has label=\"bored\", which is none of the classes of the model: "
-                              "calm, glad, sad"),
-                    HasSubstr("try: data without this label, or a new head with "
-                              "model.num_labels=4")));
+  EXPECT_THAT(
+      error_of([&] { test::run(classifier("more", four, from("first"))); }),
+      AllOf(
+          HasSubstr(
+              "has label=\"bored\", which is not one of the classes of the model: calm, glad, sad"),
+          HasSubstr("try: data without this label, or a new head with "
+                    "model.num_labels=4")));
   const auto renamed = [&](const std::string& names) {
     return error_of(
         [&] { classifier("renamed", all, from("first", {"model.label_names=" + names})); });
   };
   EXPECT_THAT(renamed("[glad, calm, sad]"),
-              AllOf(HasSubstr("model.label_names=[glad,calm,sad] gives the classes of "
-                              "checkpoint.load="),
+              AllOf(HasSubstr("model.label_names=[glad,calm,sad] does not match the classes of the "
+                              "model in checkpoint.load="),
                     HasSubstr("try: model.label_names=[calm,glad,sad]")));
   EXPECT_THAT(renamed("[calm, glad]"), HasSubstr("try: model.label_names=[calm,glad,sad]"));
   EXPECT_NO_THROW(classifier("same", all, from("first", {"model.label_names=[calm, glad, sad]"})));

@@ -127,11 +127,11 @@ TEST(LayoutErrors, WhatContextRanksCannotSplitIsRefusedByOneSentence) {
       {"gpt2", two + "parallel.hierarchical_context_parallel_sizes=[2,2]", "has no effect without"},
       {"gpt2", two + "parallel.cp_comm_type=[a2a+p2p]", "needs groups of several ranks"},
       {"gpt2", "parallel.context_parallel_size=4 parallel.cp_comm_type=[a2a]",
-       "do not divide the 2 key-value heads"},
+       "the 2 key-value heads of a tensor-parallel rank cannot be divided evenly"},
       {"sft",
        two + "parallel.tensor_model_parallel_size=2 parallel.sequence_parallel=true "
              "train.remove_padding=true train.micro_batch_size=2 train.seq_length=12",
-       "train.seq_length=12 is no multiple of 8, which train.remove_padding=true needs"},
+       "train.seq_length=12 is not a multiple of 8, as required by train.remove_padding=true"},
       {"gpt2",
        two + "parallel.tensor_model_parallel_size=2 parallel.sequence_parallel=true "
              "train.seq_length=14",

@@ -277,7 +277,7 @@ TEST_F(Loading, FineTuningTakesTheModelsKeysFromTheCheckpoint) {
   EXPECT_EQ(plain.model.hidden_dropout, 0.1);
   EXPECT_EQ(tuned({"model.hidden_dropout=0"}).model.hidden_dropout, 0);
   EXPECT_THAT(error_of([&] { tuned({"model.type=bert"}); }),
-              AllOf(HasSubstr("model.type=bert is not the type of checkpoint.load="),
+              AllOf(HasSubstr("model.type=bert does not match checkpoint.load="),
                     HasSubstr("try: model.type=gpt")));
   EXPECT_THAT(error_of([&] {
                 test::run(tuned({"model.num_layers=3", "train.num_threads=1"}));
@@ -307,11 +307,13 @@ TEST_F(Loading, TheTypeOfDataIsThatOfTheModel) {
             DatasetType::kClassification);
   EXPECT_EQ(type({"model.type=bert", "dataset.type=batches"}), DatasetType::kBatches);
   EXPECT_EQ(type({"dataset.type=mock"}), DatasetType::kMock);
-  EXPECT_THAT(error_of([&] {
-                type({"model.type=t5", "dataset.type=text"});
-              }),
-              AllOf(HasSubstr("dataset.type=text does not give what model.type=t5 is trained on"),
-                    HasSubstr("try: dataset.type=t5")));
+  EXPECT_THAT(
+      error_of([&] {
+        type({"model.type=t5", "dataset.type=text"});
+      }),
+      AllOf(
+          HasSubstr("dataset.type=text does not provide the data that model.type=t5 is trained on"),
+          HasSubstr("try: dataset.type=t5")));
   EXPECT_THAT(error_of([&] {
                 type({"model.type=bert", "model.head=regression", labelled, "dataset.type=bert"});
               }),

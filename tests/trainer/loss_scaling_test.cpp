@@ -186,7 +186,7 @@ TEST_F(LossScaling, ACheckpointWithoutAStateBeginsAnew) {
     const test::Trace trace = run("dynamic", {"checkpoint.load=" + folder, "train.train_iters=3"});
     EXPECT_EQ(trace.steps.back().at("loss_scale").get<double>(), 4294967296.0);
   });
-  EXPECT_THAT(log, HasSubstr("the checkpoint has no state of a dynamic loss scale: it begins at "
+  EXPECT_THAT(log, HasSubstr("the checkpoint contains no dynamic loss scale, so it starts at "
                              "mixed_precision.initial_loss_scale=4.29497e+09"));
 }
 

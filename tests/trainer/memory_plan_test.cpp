@@ -381,7 +381,7 @@ TEST(MemoryReport, SaysWhatWasMeasuredBesideTheEstimate) {
     const std::string all = measured_memory(c, world);
     if (world.rank() == 0) text = all;
   });
-  EXPECT_THAT(text, AllOf(HasSubstr("memory peak  "), HasSubstr(" a rank at most (estimated "),
+  EXPECT_THAT(text, AllOf(HasSubstr("memory peak  "), HasSubstr(" per rank (estimated "),
                           HasSubstr("gradients "), HasSubstr("optimizer ")));
 }
 

@@ -146,8 +146,9 @@ TEST_F(QkClipRun, RefusesWhatItCannotClip) {
   EXPECT_THAT(error({"model.qk_layernorm=true"}),
               AllOf(HasSubstr("model.qk_layernorm=true normalizes"),
                     HasSubstr("try: optimizer.qk_clip=false")));
-  EXPECT_THAT(error({"peft.type=lora"}), HasSubstr("which peft.type=lora leaves as they are"));
-  EXPECT_THAT(error({"train.freeze=[\"layers.*\"]"}), HasSubstr("train.freeze freezes them all"));
+  EXPECT_THAT(error({"peft.type=lora"}), HasSubstr("peft.type=lora does not train them"));
+  EXPECT_THAT(error({"train.freeze=[\"layers.*\"]"}),
+              HasSubstr("train.freeze freezes all of them"));
   EXPECT_THAT(test::error_of([&] { config({"optimizer.qk_clip_alpha=0.2"}); }),
               HasSubstr("try: optimizer.qk_clip_alpha=0.5"));
 }

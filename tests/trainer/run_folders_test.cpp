@@ -138,19 +138,20 @@ TEST_F(RunFoldersTest, AnotherRunsFolderIsRefusedHoweverTheRunBegins) {
   test::run(config("a", "a/ck"));
   test::run(config("b", "b/ck"));
   const std::string finetune = "checkpoint.finetune=true";
-  EXPECT_THAT(refused(config("", "a/ck", {load("b/ck")})), HasSubstr("a/ck holds the checkpoints"));
+  EXPECT_THAT(refused(config("", "a/ck", {load("b/ck")})),
+              HasSubstr("a/ck contains the checkpoints"));
   EXPECT_THAT(refused(config("", "a/ck", {load("b/ck"), finetune})), HasSubstr("a/ck holds"));
   EXPECT_THAT(refused(config("", "a/ck", {load("a/ck"), finetune})),
               HasSubstr("checkpoint.finetune=false to resume it"));
   EXPECT_THAT(
       refused(config("a", "c", {load("b/ck"), finetune})),
-      AllOf(HasSubstr("a holds the metrics"), HasSubstr(load("a/ck") + " checkpoint.save=")));
-  EXPECT_THAT(refused(config("b", "a/ck", {load("a/ck")})), HasSubstr("b holds the metrics"))
+      AllOf(HasSubstr("a contains the metrics"), HasSubstr(load("a/ck") + " checkpoint.save=")));
+  EXPECT_THAT(refused(config("b", "a/ck", {load("a/ck")})), HasSubstr("b contains the metrics"))
       << "the metrics of b are not of the run that goes on";
   EXPECT_THAT(refused(config("b", "a/ck", {"checkpoint.load=auto"})), HasSubstr("b holds"));
   const std::string model = PENTATRON_TEST_DATA "/hf_tiny/llama";
   EXPECT_THAT(refused(config("a", "c", {"checkpoint.load=hf:" + model})),
-              HasSubstr("a holds the metrics"));
+              HasSubstr("a contains the metrics"));
   EXPECT_FALSE(fs::exists(scratch / "c"));
 }
 
@@ -163,15 +164,15 @@ TEST_F(RunFoldersTest, AFolderOfAnotherRunIsRefusedForEitherUse) {
   std::ofstream(scratch / "yaml/config.yaml") << "logger: {dir: " << scratch / "yaml"
                                               << "}\n";
   for (const auto& [dir, save, load_from, text] :
-       {std::tuple{"c", "a", "", "checkpoint.save=" + scratch / "a holds the metrics"},
-        {"", "a", "", "checkpoint.save=" + scratch / "a holds the metrics"},
-        {"c", "a", "b", "checkpoint.save=" + scratch / "a holds the metrics"},
-        {"c", "summary", "", "checkpoint.save=" + scratch / "summary holds the metrics"},
-        {"c", "yaml", "", "checkpoint.save=" + scratch / "yaml holds the metrics"},
-        {"a_ck", "c", "", "logger.dir=" + scratch / "a_ck holds the checkpoints"},
-        {"a_ck", "", "", "logger.dir=" + scratch / "a_ck holds the checkpoints"},
-        {"a_ck", "c", "b", "logger.dir=" + scratch / "a_ck holds the checkpoints"},
-        {"a_ck", "a", "", "checkpoint.save=" + scratch / "a holds the metrics"}}) {
+       {std::tuple{"c", "a", "", "checkpoint.save=" + scratch / "a contains the metrics"},
+        {"", "a", "", "checkpoint.save=" + scratch / "a contains the metrics"},
+        {"c", "a", "b", "checkpoint.save=" + scratch / "a contains the metrics"},
+        {"c", "summary", "", "checkpoint.save=" + scratch / "summary contains the metrics"},
+        {"c", "yaml", "", "checkpoint.save=" + scratch / "yaml contains the metrics"},
+        {"a_ck", "c", "", "logger.dir=" + scratch / "a_ck contains the checkpoints"},
+        {"a_ck", "", "", "logger.dir=" + scratch / "a_ck contains the checkpoints"},
+        {"a_ck", "c", "b", "logger.dir=" + scratch / "a_ck contains the checkpoints"},
+        {"a_ck", "a", "", "checkpoint.save=" + scratch / "a contains the metrics"}}) {
     SCOPED_TRACE(fmt::format("{} {} {}", dir, save, load_from));
     std::vector<std::string> keys;
     if (*load_from != 0) keys = {load(load_from), "checkpoint.finetune=true"};
@@ -357,7 +358,7 @@ TEST_F(RunFoldersTest, AFolderAroundTheCheckpointsMayBeAnotherRuns) {
   test::run(config("runs", "elsewhere")); // metrics of one run ...
   test::run(config("a", "runs/a"));       // ... around the checkpoints of another
   const std::vector<std::string> more = {load("runs/a"), "train.train_iters=4"};
-  EXPECT_THAT(refused(config("runs", "runs/a", more)), HasSubstr("runs holds the metrics"));
+  EXPECT_THAT(refused(config("runs", "runs/a", more)), HasSubstr("runs contains the metrics"));
   EXPECT_EQ(test::run(config("a", "runs/a", more)).report.iterations, 4);
   fs::remove(scratch / "runs/config.yaml"); // now nothing says whose they are
   EXPECT_EQ(test::run(config("runs", "runs/a", {load("runs/a"), "train.train_iters=5"}))
@@ -426,7 +427,8 @@ TEST_F(RunFoldersTest, ARequeuedRunWithoutACheckpointBeginsAgainAndKeepsWhatWasW
     EXPECT_TRUE(fs::exists(earlier / "config.yaml"));
     EXPECT_TRUE(fs::exists(earlier / "tensorboard"));
   }
-  EXPECT_THAT(refused(config("a", "c", {"checkpoint.load=auto"})), HasSubstr("a holds the metrics"))
+  EXPECT_THAT(refused(config("a", "c", {"checkpoint.load=auto"})),
+              HasSubstr("a contains the metrics"))
       << "of a run that saved elsewhere";
 }
 
@@ -461,7 +463,7 @@ TEST_F(RunFoldersTest, AllRanksRefuseTogether) {
       config("a", "a/ck", {"train.micro_batch_size=1", "train.global_batch_size=4"}, 4);
   const std::string message = error_of(
       [&] { test::run_ranks(4, [&](const comm::Group& world) { Trainer(again, world).run(); }); });
-  EXPECT_THAT(message, HasSubstr("holds the checkpoints of another run"));
+  EXPECT_THAT(message, HasSubstr("contains the checkpoints of another run"));
   EXPECT_TRUE(files() == before);
 }
 

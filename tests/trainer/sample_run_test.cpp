@@ -68,7 +68,7 @@ TEST_F(SampleRun, IsTheSameInEveryLayout) {
 
 TEST_F(SampleRun, WrongPromptsAreErrorsBeforeTheFirstStep) {
   EXPECT_THAT(test::error_of([&] { run({R"(logger.sample_prompts=["{\"a\": 1}"])"}); }),
-              HasSubstr("which is no example"));
+              HasSubstr("which is not an example"));
   EXPECT_THAT(test::error_of([&] { run({"logger.sample_tokens=0"}); }),
               HasSubstr("logger.sample_tokens"));
 }

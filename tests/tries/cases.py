@@ -135,7 +135,7 @@ CASES = [
     ("a pickled adapter", "mv adapted/adapter/adapter_model.safetensors adapted/adapter/adapter_model.bin; " + ADAPTED + "adapted/adapter", {
         "save_pretrained": ADAPTED + "adapted/adapter"}),
     ("a whole model as an adapter", ADAPTED + "limited", {"without --adapter": "pentatron evaluate limited --batches $DATA/hf_tiny/gpt_oss/expected.safetensors"}),
-    ("an adapter of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted/adapter", {"that it was trained beside": ADAPTED + "adapted/adapter"}),
+    ("an adapter of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted/adapter", {"that it was trained for": ADAPTED + "adapted/adapter"}),
     ("a checkpoint of adapters of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted", {"the model that the run started from": ADAPTED + "adapted"}),
     ("adapters beside initial weights", "pentatron generate beside --tokens 1,2 --max-new-tokens 2", {
         "a run with checkpoint.load": "pentatron generate adapted --tokens 1,2 --max-new-tokens 2"}),
@@ -572,8 +572,8 @@ ELSEWHERE = [
     (r"^base/hf_cache", "downloads: tests/base/hf_cache_test.cpp"),
     (r"^cli/chat", "tests/cli/generating_test.cpp"),
     (r"is a DoRA adapter of experts", "peft makes none: tests/trainer/adapter_test.cpp"),
-    (r"^cli/files/completion|comes with pentatron is not beside", "an incomplete installation: tests/install"),
-    (r"was started with other files|: positions|skip_list_bytes",
+    (r"^cli/files/completion|comes with pentatron was not found", "an incomplete installation: tests/install"),
+    (r"holds partial output made with other files|: positions|skip_list_bytes",
      "files of an earlier call: tests/data, tests/cli/user_data_test.cpp"),
     (r"standard input to read a prompt|in_process cannot be used with", "ranks as processes: tests/cli/generating_test.cpp, tests/comm"),
     (r"^data/gpt/(blend|named_corpora|open_indexed|gpt_index)|^data/(loader|open_datasets|open_tokens|make_tokenizer)", "data of several corpora: tests/data"),

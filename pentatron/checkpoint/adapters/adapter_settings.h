@@ -48,8 +48,8 @@ struct AdapterSettings {
     using config::OnResume;
     return std::tuple{
         field("type", &C::type,
-              "kind of adapter to train in place of the model's weights; lora: low-rank additions "
-              "to linear layers; dora: the same with trained magnitudes of the rows")
+              "kind of adapter to train instead of the model's weights; lora: low-rank additions "
+              "to linear layers; dora: lora with trained magnitudes of the rows")
             .on_resume(OnResume::kState),
         field("r", &C::r, "rank of adapters").size().on_resume(OnResume::kState),
         field("alpha", &C::alpha,
@@ -58,9 +58,9 @@ struct AdapterSettings {
             .on_resume(OnResume::kState),
         field("dropout", &C::dropout, "dropout of the input of adapters").min(0).less_than(1),
         field("target_modules", &C::target_modules,
-              "names of linear layers that get adapters, with wildcards; a name is that of Hugging "
-              "Face or pentatron, whole or its end after a dot (q_proj, layers.0.*, qkv); "
-              "all-linear: all of them")
+              "names of linear layers that get adapters, with wildcards: Hugging Face or pentatron "
+              "names, complete or only the end after a dot (q_proj, layers.0.*, qkv); all-linear: "
+              "all linear layers")
             .on_resume(OnResume::kState),
         field("use_rslora", &C::use_rslora,
               "rank-stabilized LoRA: multiply an adapter's output by alpha / sqrt(r)")
@@ -69,22 +69,21 @@ struct AdapterSettings {
               "LoRA+: learning rate of the matrices B of adapters, as a multiple of optimizer.lr")
             .positive(),
         field("rank_pattern", &C::rank_pattern,
-              "ranks of some target modules in place of r, such as [\"q_proj=16\"]")
+              "ranks of individual target modules, instead of r, such as [\"q_proj=16\"]")
             .on_resume(OnResume::kState),
         field("alpha_pattern", &C::alpha_pattern,
-              "alphas of some target modules in place of alpha, such as [\"q_proj=32\"]")
+              "alphas of individual target modules, instead of alpha, such as [\"q_proj=32\"]")
             .on_resume(OnResume::kState),
         field("base_dtype", &C::base_dtype,
-              "type of the frozen weights of linear layers and experts; model: dtype; int8: 8 bits "
-              "with a scale for each 32 columns, quantised when the model is loaded"),
-        field(
-            "load", &C::load,
-            "folder of a Hugging Face PEFT adapter to start from; its adapter_config.json decides "
-            "the type, ranks, scales and target modules")
+              "data type of the frozen weights of linear layers and experts; model: dtype; int8: 8 "
+              "bits with one scale per 32 columns, quantized when the model is loaded"),
+        field("load", &C::load,
+              "folder of a Hugging Face PEFT adapter to start from; its adapter_config.json sets "
+              "the type, ranks, scales and target modules")
             .on_resume(OnResume::kIgnored),
         field("base", &C::base,
-              "model that a resumed run's adapters belong to, if it is no longer where the run "
-              "started from; a changed model is refused")
+              "when resuming: the model that the adapters belong to, if it has been moved since "
+              "the run started; a model with different weights is rejected")
             .on_resume(OnResume::kIgnored)};
   }
   void validate(config::Violations& violations, std::string_view path) const;

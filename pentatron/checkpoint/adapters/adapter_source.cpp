@@ -89,9 +89,9 @@ std::optional<fs::path> checkpoint_of(const fs::path& where) {
 /// The adapters of a checkpoint; throws if it has the weights of a model.
 AdapterBase base_of(CheckpointReader& reader) {
   if (!reader.attachments().contains(kAdapterBase))
-    raise<CheckpointError>("{} contains a whole model and no adapter\n  try: it as the model, "
-                           "without --adapter",
-                           reader.folder().string());
+    raise<CheckpointError>(
+        "{} contains a whole model and no adapter\n  try: pass it as the model, without --adapter",
+        reader.folder().string());
   return adapter_base_from_json(reader.read_attachment(kAdapterBase), reader.folder().string());
 }
 
@@ -251,7 +251,7 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
                                     adapter.settings, violations, "");
   if (!violations.empty())
     raise<CheckpointError>(
-        "{} is no adapter of {}: {}\n  try: the model that it was trained beside", where.string(),
+        "{} is not an adapter for {}: {}\n  try: the model that it was trained for", where.string(),
         base.facts().path.string(), violations.list().front().cause);
   if (adapter.settings.type == AdapterType::kDora)
     for (const AdaptedModule& one : adapter.modules)
@@ -289,15 +289,15 @@ std::unique_ptr<ModelSource> open_adapted(const std::string& where) {
   CheckpointReader reader(where);
   const AdapterBase named = base_of(reader);
   if (named.model.empty())
-    raise<CheckpointError>("{} holds adapters alone, beside initial weights that lie in no file\n  "
+    raise<CheckpointError>("{} contains only adapters, for initial weights that were not saved\n  "
                            "try: a run with checkpoint.load",
                            where);
   std::unique_ptr<ModelSource> base;
   try {
     base = open_model(named.model);
   } catch (const Error& error) {
-    raise<CheckpointError>("{} holds adapters alone, and their model is gone: {}\n  try: --adapter "
-                           "{} with the model",
+    raise<CheckpointError>("{} contains only adapters, and their model cannot be read: {}\n  try: "
+                           "--adapter {} with the model",
                            where, parts_of(error.what()).sentence, where);
   }
   check_base(*base, named, where);

@@ -174,8 +174,8 @@ AdapterSettings read_peft_settings(const fs::path& folder) {
   const fs::path file = folder / kPeftConfig;
   std::error_code error;
   if (!fs::exists(file, error))
-    raise<DataError>("{} contains no {}, so it is no adapter\n  try: a folder "
-                     "that save_pretrained() of peft has written",
+    raise<DataError>("{} contains no {}, so it is not an adapter\n  try: a folder that "
+                     "save_pretrained() of peft has written",
                      folder.string(), kPeftConfig);
   const std::string where = file.string();
   const Json json = read_json(file);

@@ -6,7 +6,7 @@ namespace pentatron::checkpoint {
 
 int64_t GgufKeyWriter::checked(const char* key, int64_t value) const {
   if (value >= 1 && value <= INT32_MAX) return value;
-  problem(fmt::format("{}={} is impossible", key, value));
+  problem(fmt::format("{}={} is not valid", key, value));
   return 1;
 }
 

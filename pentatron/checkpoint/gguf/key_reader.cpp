@@ -49,7 +49,7 @@ void GgufKeyReader::refuse_unless(std::string_view key, double neutral) {
 
 int64_t GgufKeyReader::checked(const std::string& key, int64_t value) {
   if (value >= 1 && value <= std::numeric_limits<int32_t>::max()) return value;
-  problem(fmt::format("{}={} is impossible", key, value));
+  problem(fmt::format("{}={} is not valid", key, value));
   return 1;
 }
 

@@ -194,7 +194,8 @@ class HfSource final : public ModelSource {
       if (!is_known_extra(name, model)) problems.unexpected(name);
       if (const std::string original = original_of(name, model); differs(tensor, original))
         problems.misfit(
-            fmt::format("{} is not equal to {}, whose copy it is for this model", name, original));
+            fmt::format("{} is not equal to {}, although it must be a copy of it in this model",
+                        name, original));
     }
     problems.throw_if_any(
         fmt::format("the tensors in {} do not match the {} model in its config.json",

@@ -33,13 +33,13 @@ constexpr uint64_t kWriteBack = uint64_t{8} << 20;
   struct statvfs disk = {};
   if ((error == ENOSPC || error == EDQUOT) && ::statvfs(path.parent_path().c_str(), &disk) == 0) {
     const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
-    more =
-        fmt::format("; it needs {}{}\n  try: checkpoint.save on another disk, or fewer "
-                    "checkpoints (checkpoint.keep)",
-                    format_bytes(static_cast<double>(bytes)),
-                    free < bytes // else a quota, or another program has just freed some
-                        ? fmt::format(", and {} are free", format_bytes(static_cast<double>(free)))
-                        : "");
+    more = fmt::format(
+        "; it needs {}{}\n  try: checkpoint.save on another disk, or fewer "
+        "checkpoints (checkpoint.keep)",
+        format_bytes(static_cast<double>(bytes)),
+        free < bytes // else a quota, or another program has just freed some
+            ? fmt::format(", but only {} are free", format_bytes(static_cast<double>(free)))
+            : "");
   }
   raise<CheckpointError>("{} cannot be {}: {}{}", path.string(), verb, std::strerror(error), more);
 }

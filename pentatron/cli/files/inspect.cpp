@@ -132,7 +132,7 @@ int print_examples(const SampleArguments& a) {
 int print_samples(const SampleArguments& a) {
   if (!a.sft.empty()) return print_examples(a);
   if (a.prefix.empty())
-    throw ConfigError("inspect samples needs one of --prefix and --sft, and none is given\n  try: "
+    throw ConfigError("inspect samples needs one of --prefix and --sft, but none is given\n  try: "
                       "--prefix PREFIX");
   if (!a.text && !a.tokenizer.empty())
     raise<ConfigError>("--tokenizer {} has no effect without --text\n  try: --text", a.tokenizer);
@@ -192,8 +192,8 @@ void add_samples(CLI::App& verb, Action& chosen) {
   CLI::Option* const sft =
       samples
           ->add_option("--sft", a->sft,
-                       "JSON Lines for dataset.type=sft: its examples in their order, and which "
-                       "tokens are learned; with --text on a terminal these are green")
+                       "JSON Lines for dataset.type=sft: print its examples in order, and which "
+                       "tokens are trained on; with --text on a terminal these tokens are green")
           ->excludes(prefix);
   // Examples are shown as they stand in the file.
   std::vector<CLI::Option*> of_corpus;
@@ -208,8 +208,8 @@ void add_samples(CLI::App& verb, Action& chosen) {
   of_corpus.push_back(
       samples
           ->add_option("--num-samples", a->num_samples,
-                       "with --order megatron, which depends on it: number of samples that the run "
-                       "takes from this part; default: one epoch")
+                       "with --order megatron: number of samples that the run reads from this "
+                       "part, which determines the order; default: one epoch")
           ->check(CLI::PositiveNumber));
   of_corpus.push_back(samples
                           ->add_option("--seed", a->dataset.seed,
@@ -221,7 +221,7 @@ void add_samples(CLI::App& verb, Action& chosen) {
                        "proportions of training, validation and test data, like dataset.split")
           ->capture_default_str());
   of_corpus.push_back(
-      samples->add_option("--part", a->part, "part of the data: train, valid or test")
+      samples->add_option("--part", a->part, "part of the data to print: train, valid or test")
           ->check(CLI::IsMember({"train", "valid", "validation", "test"}))
           ->capture_default_str());
   for (CLI::Option* const option : of_corpus) option->excludes(sft);
@@ -244,7 +244,7 @@ void add_samples(CLI::App& verb, Action& chosen) {
 
 void add_inspect(CLI::App& program, Action& chosen) {
   CLI::App* verb = program.add_subcommand(
-      "inspect", "show the samples that a run reads, or what low precision makes of a tensor");
+      "inspect", "show the samples that a run reads, or a tensor in low precision");
   verb->require_subcommand(1);
   add_samples(*verb, chosen);
   auto a = std::make_shared<BlendArguments>();

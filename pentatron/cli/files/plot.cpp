@@ -93,7 +93,7 @@ int run_plot(const PlotArguments& a) {
   for (const std::string& run : a.runs) {
     fs::path file = fs::weakly_canonical(metrics_of(run));
     const bool again = std::ranges::find(seen, file) != seen.end();
-    if (again) log::warning("{} is given twice, and is drawn once", run);
+    if (again) log::warning("{} is given twice, but drawn once", run);
     if (!again) files.push_back(metrics_of(run));
     seen.push_back(std::move(file));
   }
@@ -138,9 +138,9 @@ void add_plot(CLI::App& program, Action& chosen) {
       ->capture_default_str();
   verb->add_option(
           "--y", a->y,
-          "vertical axis: loss (training and validation), grad_norm, tokens_per_second, "
-          "mfu, lr, any number in metrics.jsonl, such as z_loss or validation_accuracy, or "
-          "of experts expert_max_load, expert_entropy, expert_unused or expert_dropped")
+          "vertical axis: loss (training and validation), grad_norm, tokens_per_second, mfu, lr, "
+          "any number in metrics.jsonl, such as z_loss or validation_accuracy, or, for experts, "
+          "expert_max_load, expert_entropy, expert_unused or expert_dropped")
       ->type_name(figure_names()) // for completion
       ->capture_default_str();
   verb->add_option("--smooth", a->smooth,

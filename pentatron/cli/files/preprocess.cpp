@@ -102,8 +102,8 @@ void add_preprocess(CLI::App& program, Action& chosen) {
   verb->add_flag("--append-eod", options.append_eod,
                  "add the end-of-document token after every document");
   verb->add_flag("--split-sentences", options.split_sentences,
-                 "store every sentence as a sequence of its document, which dataset.type=bert "
-                 "reads: PREFIX_text_sentence.bin and .idx");
+                 "store every sentence as a separate sequence of its document, the format that "
+                 "dataset.type=bert reads: PREFIX_text_sentence.bin and .idx");
   verb->add_option("--workers", options.workers, "number of threads that tokenize")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -112,8 +112,9 @@ void add_preprocess(CLI::App& program, Action& chosen) {
                    "PREFIX_skipped.jsonl; error: stop at the first one")
       ->check(CLI::IsMember({"skip", "error"}))
       ->capture_default_str();
-  verb->add_option("--max-document-bytes", options.max_document_bytes,
-                   "longer JSON lines and text files are invalid input")
+  verb->add_option(
+          "--max-document-bytes", options.max_document_bytes,
+          "maximum size of a JSON line or a text file, in bytes; longer ones are invalid input")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->capture_default_str();
   verb->add_flag("--overwrite", options.overwrite,

@@ -311,8 +311,8 @@ void add_tokenize(CLI::App& program, Action& chosen) {
                    "how text is split into words; for .tiktoken files: gpt2, cl100k, llama3, "
                    "qwen2, o200k or a regular expression; for --train-bpe: a regular expression");
   verb->add_option("--output", arguments->output,
-                   "with --train-bpe: file for the trained tokenizer, or its folder; beside "
-                   "tokenizer.json, tokenizer_config.json is written too");
+                   "with --train-bpe: file for the trained tokenizer, or its folder; "
+                   "tokenizer_config.json is written to the same folder");
   verb->add_flag("--overwrite", arguments->overwrite,
                  "with --train-bpe: replace an existing tokenizer")
       ->needs("--train-bpe");

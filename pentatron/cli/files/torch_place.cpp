@@ -89,7 +89,7 @@ fs::path find_torch(const fs::path& program_folder, const std::string& needed) {
   if (const std::string active = variable_of_environment("VIRTUAL_ENV"); !active.empty())
     if (const auto torch = torch_of_environment(active)) return *torch;
   if (const auto torch = torch_of_python()) return *torch;
-  raise<Error>("there is no torch in TORCH_ROOT, in the active environment or in python3, and this "
+  raise<Error>("there is no torch in TORCH_ROOT, in the active environment or in python3, but this "
                "command needs torch {}\n  try: pip install 'torch=={}.*'",
                needed, needed);
 }
@@ -109,9 +109,9 @@ std::optional<fs::path> torch_to_load(const fs::path& program_folder) {
   const fs::path torch = find_torch(program_folder, needed);
   const std::string found = version_of(torch);
   if (!found.starts_with(needed + "."))
-    raise<Error>("the torch in {} is {}, and this command needs torch {}\n  try: pip install "
-                 "'torch=={}.*'",
-                 torch.string(), found.empty() ? "of no known version" : found, needed, needed);
+    raise<Error>(
+        "the torch in {} is {}, but this command needs torch {}\n  try: pip install 'torch=={}.*'",
+        torch.string(), found.empty() ? "of no known version" : found, needed, needed);
   return torch;
 }
 

@@ -171,12 +171,12 @@ bool overflows(const std::string& text) {
 
 /// What the values of an option need to be, from the texts by which CLI11 describes its checks.
 struct ValueRule {
-  std::string text; ///< "a whole number from 1 to 1024"
+  std::string text; ///< "an integer from 1 to 1024"
   std::string low, high;
 };
 
 ValueRule rule_of(const std::string& type) {
-  ValueRule rule{.text = type.starts_with("FLOAT") ? "a number" : "a whole number"};
+  ValueRule rule{.text = type.starts_with("FLOAT") ? "a number" : "an integer"};
   const size_t open = type.find('['), between = type.find(" - "), close = type.find(']');
   if (type.find("SIZE") != std::string::npos) return {.text = "a size like 500MB or 5GB"};
   if (open != std::string::npos && between != std::string::npos && close != std::string::npos) {
@@ -210,7 +210,7 @@ UsageError wrong_value(const NamedCommand& command, const CLI::Option& option) {
     const std::optional<double> number = number_of(value);
     const bool low = number && !rule.low.empty() && *number < *number_of(rule.low);
     const bool high = number && !rule.high.empty() && *number > *number_of(rule.high);
-    const bool whole = rule.text.starts_with("a whole");
+    const bool whole = rule.text.starts_with("an integer");
     if (whole && rule.high.empty() && !low && overflows(value))
       return {fmt::format("{} {} is not {} below 2^63", name, value, rule.text), command.help()};
     const bool wrong = low || high || !number || (whole && *number != std::trunc(*number));

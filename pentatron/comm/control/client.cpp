@@ -246,7 +246,8 @@ class Client::Loop {
       alive = false;
     }
     if (!alive) {
-      end(1, monitor_sentence("died: its process ended without a word", "has ended"), true);
+      end(1, monitor_sentence("died: its process ended without reporting an error", "has ended"),
+          true);
       return false;
     }
     const double silence = since(heard_);

@@ -193,11 +193,11 @@ std::optional<Finding> not_complete(const std::vector<RankView>& ranks, const Wa
   if (std::ranges::any_of(members, [&](int r) { return progresses(ranks[r], timeout_s); }))
     return std::nullopt;
   const std::vector<int> waiting = waiting_in(ranks, wait);
-  return Finding{-1,
-                 fmt::format("{} is not complete after {}, and all its ranks have begun it; {} "
-                             "wait{}",
-                             wait.operation->describe(wait.group->name), seconds_text(wait.seconds),
-                             rank_list(waiting), waiting.size() == 1 ? "s" : "")};
+  return Finding{
+      -1,
+      fmt::format("{} is not complete after {}, although all its ranks have started it; {} wait{}",
+                  wait.operation->describe(wait.group->name), seconds_text(wait.seconds),
+                  rank_list(waiting), waiting.size() == 1 ? "s" : "")};
 }
 
 /// Follows from `wait` to what its missing ranks wait for, until a rank that waits for nothing.

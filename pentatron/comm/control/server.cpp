@@ -467,9 +467,9 @@ class Server::Loop {
       break;
     case Kind::kLost: {
       const std::optional<int> status = ranks_[suspicion.rank].exit_status;
-      verdict.event =
-          fmt::format("rank {} {}", suspicion.rank,
-                      status ? describe_exit(*status) : "died: its process ended without a word");
+      verdict.event = fmt::format("rank {} {}", suspicion.rank,
+                                  status ? describe_exit(*status)
+                                         : "died: its process ended without reporting an error");
       verdict.where = where_lost(ranks, suspicion.rank);
       break;
     }

@@ -38,8 +38,8 @@ BertDataset::BertDataset(std::shared_ptr<const Sentences> corpus, StreamRange ra
                                                                        options.sequence_length}},
       end_(range.end) {
   if (room_ < 2)
-    raise<ConfigError>("train.seq_length={} has no room for two tokens of text beside {} special "
-                       "ones\n  try: train.seq_length={}",
+    raise<ConfigError>("train.seq_length={} has no room for two tokens of text in addition to {} "
+                       "special tokens\n  try: train.seq_length={}",
                        options_.sequence_length, options_.sequence_length - room_,
                        options_.sequence_length - room_ + 2);
   fields_ = fields_with(options_.head, static_cast<double>(options_.pad_token));

@@ -186,7 +186,7 @@ class LabelledTexts::Reader {
     const std::vector<std::string>& known = options_.class_names;
     const bool room = options_.num_classes == 0 || std::ssize(known) < options_.num_classes;
     raise<DataError>(
-        "{}, which is none of the classes of {}: {}\n  try: {}", said(place, name),
+        "{}, which is not one of the classes of {}: {}\n  try: {}", said(place, name),
         options_.names_from.empty() ? "the model" : options_.names_from, fmt::join(known, ", "),
         room ? fmt::format("model.label_names=[{},{}]", fmt::join(known, ","), name)
              : fmt::format("data without this label, or a new head with model.num_labels={}",

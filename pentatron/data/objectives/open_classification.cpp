@@ -92,8 +92,8 @@ class ClassificationOpener {
       const auto highest = std::ranges::max_element(out.types);
       if (*highest >= num_types)
         raise<DataError>(
-            "the tokenizer gives a token the type {}, but the model has {} types\n  "
-            "try: model.num_tokentypes={} for a new model, or samples of a single text",
+            "the tokenizer assigns type {} to a token, but the model has {} types\n  try: "
+            "model.num_tokentypes={} for a new model, or samples of a single text",
             *highest, num_types, *highest + 1);
       return out;
     };

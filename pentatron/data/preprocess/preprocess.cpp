@@ -324,10 +324,9 @@ class Preprocessor {
     const Json state = read_json(folder_.state_file());
     const std::string where = folder_.state_file().string();
     if (!is_own(state)) {
-      raise<DataError>(
-          "{} was started with other files, another tokenizer or other options\n  try: "
-          "rm -r {} to start again, or the options of that call to resume it",
-          folder_.path().string(), folder_.path().string());
+      raise<DataError>("{} holds partial output made with other files, another tokenizer or other "
+                       "options\n  try: rm -r {} to start again, or the original options to resume",
+                       folder_.path().string(), folder_.path().string());
     }
     begin_ = {json_get<int64_t>(state, "file", where), json_get<int64_t>(state, "records", where)};
     const auto at = json_get<std::vector<int64_t>>(state, "positions", where);

@@ -86,7 +86,7 @@ class SftOpener {
     report_.merge(texts->report());
     sets_.files.insert(sets_.files.end(), texts->files().begin(), texts->files().end());
     const int64_t tokens = texts->num_tokens(0, texts->size());
-    figures_ += fmt::format("\n  {}: {} of {} are learned", option,
+    figures_ += fmt::format("\n  {}: {} of {} are trained on", option,
                             counted(texts->num_taught(), "token"), format_grouped(tokens));
     if (texts->num_cut() > 0)
       figures_ +=

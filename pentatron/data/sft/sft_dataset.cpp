@@ -47,10 +47,10 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
   report_.tokens = static_cast<int64_t>(tokens_.size());
   if (size() > 0) return;
   if (empty_ > 0)
-    raise<DataError>("the first answer in the examples of {} begins behind train.seq_length={} "
+    raise<DataError>("the first answer in the examples of {} begins after train.seq_length={} "
                      "tokens\n  try: train.seq_length={}",
                      options.option, options.sequence_length, needed_);
-  raise<DataError>("{} has no example to learn from\n  try: objects with {}", options.option,
+  raise<DataError>("{} contains no training example\n  try: objects with {}", options.option,
                    kTaughtMembers);
 }
 
@@ -82,7 +82,7 @@ void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
       ++report_.documents;
       report_.text_bytes += static_cast<int64_t>(record.size());
     } catch (const DataError& error) {
-      bad(BadInput::kBadJson, fmt::format("is no example to learn from: {}", error.what()));
+      bad(BadInput::kBadJson, fmt::format("is not a training example: {}", error.what()));
     }
   }
 }

@@ -228,7 +228,7 @@ TaughtText teach_pair(std::string_view record, const Tokenizer& tokenizer, int32
   const Example example = example_of(record, false, "text", Answer::kNeeded);
   if (!example.messages.is_null() || example.prompt.empty() || !example.completion)
     raise<DataError>("it has neither prompt and completion nor instruction and output, which a "
-                     "model with an encoder learns from");
+                     "model with an encoder needs");
   TaughtText pair;
   const auto add = [&](const std::string& text, uint8_t taught) {
     tokenizer.encode(text, pair.tokens);

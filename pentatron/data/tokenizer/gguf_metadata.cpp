@@ -39,7 +39,7 @@ struct TokenTable {
   }
   void set(int64_t id, const std::string& text, PieceType type, float score) {
     if (id < 0 || static_cast<uint64_t>(id) >= texts.size())
-      raise<DataError>("the token '{}' has the id {}, and the model has {} tokens", excerpt(text),
+      raise<DataError>("the token '{}' has the id {}, but the model has {} tokens", excerpt(text),
                        id, texts.size());
     const auto at = static_cast<size_t>(id);
     texts[at] = text;

@@ -209,7 +209,8 @@ class HuggingFaceTokenizer final : public CachedTokenizer {
     std::string bytes;
     for (const int64_t id : ids) {
       if (id < 0 || id >= vocab_size_)
-        raise<DataError>("token {} is outside the tokenizer's 0 to {}", id, vocab_size_ - 1);
+        raise<DataError>("token {} is outside the tokenizer's range of 0 to {}", id,
+                         vocab_size_ - 1);
       const std::string_view text = token_text(id);
       if (!with_special && (id == eod_ || added_.is_special(text))) continue;
       if (joins_bytes_) {

@@ -35,7 +35,7 @@ std::string NullTokenizer::decode(std::span<const int64_t> tokens, bool with_spe
   std::string text;
   for (const int64_t id : tokens) {
     if (id < 0 || id > vocab_size_)
-      raise<DataError>("token {} is outside the tokenizer's 0 to {}", id, vocab_size_);
+      raise<DataError>("token {} is outside the tokenizer's range of 0 to {}", id, vocab_size_);
     if (id == vocab_size_ && !with_special) continue;
     if (!text.empty()) text += ' ';
     text += std::to_string(id);

@@ -78,7 +78,7 @@ class ProtobufReader {
   }
   std::string_view take(uint64_t size) {
     if (size > bytes_.size())
-      raise<DataError>("a field says {} bytes, and {} are left", size, bytes_.size());
+      raise<DataError>("a field declares {} bytes, but {} are left", size, bytes_.size());
     const std::string_view part = bytes_.substr(0, size);
     bytes_.remove_prefix(size);
     return part;

@@ -62,8 +62,8 @@ class RegexSplitter final : public Splitter {
     code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                               options, &code, &at, context.get()));
     if (!code_)
-      raise<DataError>("the pattern '{}' is not a regular expression that is supported: {}",
-                       pattern, message_of(code));
+      raise<DataError>("the pattern '{}' is not a supported regular expression: {}", pattern,
+                       message_of(code));
     jit_ = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
   }
 

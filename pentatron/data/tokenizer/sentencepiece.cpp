@@ -208,7 +208,8 @@ class SentencePieceTokenizer final : public CachedTokenizer {
   PieceType type_of(int32_t id) const { return model_.pieces[static_cast<size_t>(id)].type; }
   void check(int64_t id) const {
     if (id < 0 || id >= vocab_size())
-      raise<DataError>("token {} is outside the tokenizer's 0 to {}", id, vocab_size() - 1);
+      raise<DataError>("token {} is outside the tokenizer's range of 0 to {}", id,
+                       vocab_size() - 1);
   }
 
   void index_pieces() {

@@ -112,7 +112,8 @@ class TiktokenTokenizer final : public CachedTokenizer {
     std::string bytes;
     for (const int64_t id : tokens) {
       if (id < 0 || id >= vocab_size_)
-        raise<DataError>("token {} is outside the tokenizer's 0 to {}", id, vocab_size_ - 1);
+        raise<DataError>("token {} is outside the tokenizer's range of 0 to {}", id,
+                         vocab_size_ - 1);
       if (with_special || !is_special(id)) bytes += text_of(id);
     }
     return replace_invalid_utf8(bytes);

@@ -64,7 +64,7 @@ void require(const Task& task, const std::string& split, const fs::path& path) {
   std::error_code error;
   if (fs::is_regular_file(path, error)) return;
   raise<DataError>("{} of task {} (split {}) does not exist\n  try: put the file there, or "
-                   "eval.data_path=FOLDER, where the paths of data begin",
+                   "eval.data_path=FOLDER, which the data paths are relative to",
                    path.string(), task.name, split);
 }
 
@@ -146,7 +146,7 @@ Documents parse_csv(std::string_view text, const std::vector<std::string>& names
       cell += c;
     }
   }
-  if (quoted) raise<DataError>("{}: the quoted cell of line {} has no end", where, row_line);
+  if (quoted) raise<DataError>("{}: the quoted cell in line {} is not closed", where, row_line);
   if (!cell.empty() || !row.empty()) {
     if (cell.ends_with('\r')) cell.pop_back();
     end_row();

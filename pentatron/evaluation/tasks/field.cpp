@@ -200,7 +200,7 @@ std::vector<std::string> Field::choices(const Document& doc) const {
     } else {
       const std::string text = render(doc);
       std::optional<Document> parsed = parse_python_list(text);
-      if (!parsed) raise<DataError>("{} gives '{}', which is not a list of texts", name_, text);
+      if (!parsed) raise<DataError>("{} gives '{}', which is not a list of strings", name_, text);
       list = std::move(*parsed);
     }
   }
@@ -208,11 +208,11 @@ std::vector<std::string> Field::choices(const Document& doc) const {
   if (list.is_array() || list.is_object()) {
     for (const Document& item : list) {
       if (!item.is_string())
-        raise<DataError>("{} gives a list with {}, which is not a text", name_, item.dump());
+        raise<DataError>("{} gives a list with {}, which is not a string", name_, item.dump());
       texts.push_back(item.get<std::string>());
     }
   }
-  if (texts.empty()) raise<DataError>("{} gives {}, not a list of texts", name_, list.dump());
+  if (texts.empty()) raise<DataError>("{} gives {}, not a list of strings", name_, list.dump());
   return texts;
 }
 

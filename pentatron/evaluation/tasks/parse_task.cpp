@@ -124,7 +124,7 @@ Generation generation_of(const Document& value, const std::string& where,
   if (generation.max_gen_toks < 0)
     keys.fail(fmt::format("max_gen_toks: {} is negative", generation.max_gen_toks),
               "max_gen_toks: 256");
-  constexpr std::string_view kGreedy = "answers of tasks are drawn greedily";
+  constexpr std::string_view kGreedy = "answers to tasks are generated greedily";
   keys.refuse("do_sample", kGreedy, "do_sample: false");
   if (const Document temperature = keys.any("temperature");
       !temperature.is_null() && temperature != 0)
@@ -154,15 +154,14 @@ DataFiles data_of(KeyReader& task) {
     data.format = DataFormat::kParquet;
   } else if (path != "json") {
     task.fail(
-        fmt::format("dataset_path: {} is not the format of a file, and pentatron downloads no "
-                    "data",
+        fmt::format("dataset_path: {} is not a file format, and pentatron does not download data",
                     path),
         "dataset_path: json, csv or parquet, and dataset_kwargs: {data_files: {test: "
         "FILE.jsonl}}");
   }
   const Document given = task.any("dataset_kwargs");
   if (given.is_null())
-    task.fail("dataset_kwargs is missing, which names the data's files",
+    task.fail("dataset_kwargs, which names the data files, is missing",
               "dataset_kwargs: {data_files: {test: FILE.jsonl}}");
   KeyReader keys(given, task.where() + ": dataset_kwargs");
   const Document files = keys.any("data_files");
@@ -219,7 +218,7 @@ Fewshot fewshot_of(KeyReader& task, const Fields& fields) {
     keys.fail("samples is not a list of documents", "samples: [{question: \"...\"}]");
   for (const Document& index : keys.any("fewshot_indices")) {
     if (!index.is_number_integer() || index < 0)
-      keys.fail(fmt::format("fewshot_indices: {} is not a place", index.dump()),
+      keys.fail(fmt::format("fewshot_indices: {} is not an index", index.dump()),
                 "fewshot_indices: [0, 1]");
     fewshot.indices.push_back(index.get<size_t>());
   }
@@ -242,11 +241,11 @@ void refuse_code(KeyReader& keys) {
   for (const char* key : {"process_docs", "process_results", "custom_dataset"})
     keys.refuse(key, kPython, kTemplates);
   keys.refuse("use_prompt", "it needs promptsource", "doc_to_text and doc_to_target");
-  keys.refuse("unsafe_code", "a task runs no code", "unsafe_code: false");
+  keys.refuse("unsafe_code", "tasks cannot run code", "unsafe_code: false");
   for (const char* key : {"doc_to_image", "doc_to_audio"})
-    keys.refuse(key, "models read text alone", "a task of text");
+    keys.refuse(key, "models only read text", "a task of text");
   if (const auto repeats = keys.integer("repeats"); repeats && *repeats != 1)
-    keys.fail(fmt::format("repeats: {} is not supported: answers are drawn greedily", *repeats),
+    keys.fail(fmt::format("repeats: {} is not supported: answers are generated greedily", *repeats),
               "repeats: 1");
 }
 

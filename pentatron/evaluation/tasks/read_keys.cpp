@@ -5,7 +5,7 @@
 namespace pentatron::evaluation {
 
 KeyReader::KeyReader(const Document& map, std::string where) : map_(map), where_(std::move(where)) {
-  if (!map.is_object()) fail("the value has no keys", "key: value");
+  if (!map.is_object()) fail("expected a mapping with keys", "key: value");
 }
 
 void KeyReader::fail(std::string_view what, std::string_view remedy) const {
@@ -26,7 +26,7 @@ std::optional<std::string> KeyReader::text(std::string_view key) {
   const Document value = any(key);
   if (value.is_null()) return std::nullopt;
   if (!value.is_string())
-    fail(fmt::format("{}: {} is not a text", key, value.dump()), fmt::format("{}: \"...\"", key));
+    fail(fmt::format("{}: {} is not a string", key, value.dump()), fmt::format("{}: \"...\"", key));
   return value.get<std::string>();
 }
 
@@ -34,7 +34,7 @@ std::optional<int64_t> KeyReader::integer(std::string_view key) {
   const Document value = any(key);
   if (value.is_null()) return std::nullopt;
   if (!value.is_number_integer())
-    fail(fmt::format("{}: {} is not a whole number", key, value.dump()), fmt::format("{}: 0", key));
+    fail(fmt::format("{}: {} is not an integer", key, value.dump()), fmt::format("{}: 0", key));
   return value.get<int64_t>();
 }
 
@@ -54,7 +54,7 @@ std::vector<std::string> KeyReader::texts(std::string_view key) {
   std::vector<std::string> all;
   for (const Document& item : value) {
     if (!value.is_array() || !item.is_string())
-      fail(fmt::format("{}: {} is not a text or a list of texts", key, value.dump()),
+      fail(fmt::format("{}: {} is not a string or a list of strings", key, value.dump()),
            fmt::format("{}: [\"...\"]", key));
     all.push_back(item.get<std::string>());
   }

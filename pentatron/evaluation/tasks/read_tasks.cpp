@@ -136,7 +136,7 @@ class Loader {
   std::string add_group(const Document& keys, const fs::path& path, bool own) {
     Group group = parse_group(keys, path);
     if (!open_groups_.insert(group.name).second)
-      raise<ConfigError>("{}: the group {} is part of itself\n  try: a group without it",
+      raise<ConfigError>("{}: the group {} contains itself\n  try: a group without it",
                          path.string(), group.name);
     const Document members = keys.contains("task") ? keys["task"] : Document::array();
     for (const Document& member : members.is_array() ? members : Document::array({members})) {

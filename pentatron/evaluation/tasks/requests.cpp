@@ -130,8 +130,8 @@ class ItemMaker {
     const auto choice = [&](const Document& number) {
       const int64_t i = number_of(number);
       if (i < 0 || i >= static_cast<int64_t>(choices.size()))
-        raise<DataError>("task {}: an example's choice {} is not among its {}", task_.name, i,
-                         choices.size());
+        raise<DataError>("task {}: an example has choice {}, but only {} choices, counted from 0",
+                         task_.name, i, choices.size());
       return choices[static_cast<size_t>(i)];
     };
     const bool several = is_number(text);
@@ -165,8 +165,9 @@ class ItemMaker {
     Documents some;
     for (const size_t i : fewshot.indices) {
       if (i >= examples.size())
-        raise<DataError>("task {}: fewshot_indices has {}, but there are {} examples", task_.name,
-                         i, examples.size());
+        raise<DataError>(
+            "task {}: fewshot_indices has {}, counted from 0, but there are {} examples",
+            task_.name, i, examples.size());
       some.push_back(examples[i]);
     }
     return some;
@@ -185,8 +186,8 @@ class ItemMaker {
     }
     const size_t drawn = excludes ? count + 1 : count;
     if (drawn > examples_.size())
-      raise<DataError>("task {} shows {} examples of {}, which are too few\n  try: "
-                       "eval.num_fewshot={}",
+      raise<DataError>("task {} shows {} examples before each question, but there are only {} "
+                       "examples\n  try: eval.num_fewshot={}",
                        task_.name, shots_, examples_.size(), examples_.size() - (excludes ? 1 : 0));
     for (const size_t i : random_.sample(examples_.size(), drawn))
       if (all.size() < count && !(excludes && examples_[i] == document))
@@ -204,7 +205,8 @@ class ItemMaker {
 
   std::vector<const Document*> enough(std::vector<const Document*> examples) const {
     if (static_cast<int64_t>(examples.size()) < shots_)
-      raise<DataError>("task {} shows {} examples, but there are {}\n  try: eval.num_fewshot={}",
+      raise<DataError>("task {} shows {} examples before each question, but there are only {}\n  "
+                       "try: eval.num_fewshot={}",
                        task_.name, shots_, examples.size(), examples.size());
     return examples;
   }

@@ -112,8 +112,8 @@ std::vector<std::string> right_texts(const Item& item) {
     if (!item.choices.empty()) {
       const int64_t number = choice_number(target, item.choices);
       if (number < 0)
-        raise<DataError>("doc_to_target gives {}, which is none of the {} choices", target.dump(),
-                         item.choices.size());
+        raise<DataError>("doc_to_target gives {}, which is not one of the {} choices",
+                         target.dump(), item.choices.size());
       return item.choices[static_cast<size_t>(number)];
     }
     return target.is_string() ? target.get<std::string>() : target.dump();

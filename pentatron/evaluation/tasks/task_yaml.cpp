@@ -10,7 +10,7 @@ namespace pentatron::evaluation {
 namespace {
 
 constexpr config::YamlKind kTask = {.name = "a task file",
-                                    .no_tags = "task files hold data, and pentatron runs no Python",
+                                    .no_tags = "pentatron does not run Python code from task files",
                                     .instead_of_tag = "a Jinja template that does the same"};
 
 bool is_one_of(std::string_view text, std::initializer_list<std::string_view> words) {

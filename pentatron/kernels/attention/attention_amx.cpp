@@ -15,7 +15,7 @@
 namespace pentatron::kernels::attention_detail {
 
 std::string refuse_amx(const AttentionShape& s, const Context& context) {
-  if (s.dtype != DType::kBFloat16) return "takes bfloat16 only";
+  if (s.dtype != DType::kBFloat16) return "supports bfloat16 only";
   if (!cpu_features().amx_bf16) return "needs AMX (amx-tile, amx-bf16)";
   return refuse_avx512(s, context);
 }

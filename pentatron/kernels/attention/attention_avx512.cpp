@@ -16,7 +16,7 @@ namespace pentatron::kernels::attention_detail {
 
 std::string refuse_avx512(const AttentionShape& s, const Context& context) {
   if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
-  if (s.dtype == DType::kFloat16) return "takes float32 and bfloat16 only";
+  if (s.dtype == DType::kFloat16) return "supports float32 and bfloat16 only";
   if (s.dtype == DType::kBFloat16 && !cpu_features().avx512_bf16) return "needs AVX512-BF16";
   return refuse_common(s, context);
 }

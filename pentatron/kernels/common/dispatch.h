@@ -40,7 +40,7 @@ void run_entry(OpClass op_class, std::span<const Entry<Args>> entries, const Arg
                const Context& context) {
   if (const Entry<Args>* entry = find_entry(op_class, entries, args, context))
     return entry->run(args, context);
-  raise<ConfigError>("no implementation of {} takes these arguments{}", op_name(op_class.op),
+  raise<ConfigError>("no implementation of {} supports these arguments{}", op_name(op_class.op),
                      refusals(entries, args, context));
 }
 
@@ -50,7 +50,7 @@ void run_first(std::string_view op, std::span<const Entry<Args>> entries, const 
                const Context& context) {
   for (const Entry<Args>& entry : entries)
     if (entry.refuse(args, context).empty()) return entry.run(args, context);
-  raise<ConfigError>("no implementation of {} takes these arguments{}", op,
+  raise<ConfigError>("no implementation of {} supports these arguments{}", op,
                      refusals(entries, args, context));
 }
 

@@ -26,11 +26,13 @@ template <class Args> std::string refuse_unless_avx512(const Args& args, const C
 /// For entries without doubles.
 template <class Args>
 std::string refuse_float64_or_no_avx2(const Args& args, const Context& context) {
-  return args.dtype == DType::kFloat64 ? "takes no float64" : refuse_unless_avx2(args, context);
+  return args.dtype == DType::kFloat64 ? "does not support float64"
+                                       : refuse_unless_avx2(args, context);
 }
 template <class Args>
 std::string refuse_float64_or_no_avx512(const Args& args, const Context& context) {
-  return args.dtype == DType::kFloat64 ? "takes no float64" : refuse_unless_avx512(args, context);
+  return args.dtype == DType::kFloat64 ? "does not support float64"
+                                       : refuse_unless_avx512(args, context);
 }
 
 } // namespace pentatron::kernels

@@ -92,7 +92,7 @@ std::string refuse_avx2(const GemmArgs& g, const Context& context) {
   if (g.in_dtype == DType::kFloat32 && g.out_dtype == DType::kFloat32)
     return refuse_common(g, context);
   if (g.in_dtype == DType::kFloat16) return refuse_fp16(g, context);
-  if (g.in_dtype != DType::kBFloat16) return "takes float32, bfloat16 and float16 only";
+  if (g.in_dtype != DType::kBFloat16) return "supports float32, bfloat16 and float16 only";
   return refuse_bf16(g, context);
 }
 

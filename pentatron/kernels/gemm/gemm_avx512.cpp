@@ -89,7 +89,8 @@ template <bool kPairs> class Avx512Gemm : public BlockedGemm<Avx512Gemm<kPairs>>
 
 std::string refuse_avx512(const GemmArgs& g, const Context& context) {
   if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
-  if (g.in_dtype != DType::kFloat32 || g.out_dtype != DType::kFloat32) return "takes float32 only";
+  if (g.in_dtype != DType::kFloat32 || g.out_dtype != DType::kFloat32)
+    return "supports float32 only";
   return refuse_common(g, context);
 }
 

@@ -114,7 +114,8 @@ std::string refuse_by_processor(const GemmArgs& g, const Context& context) {
 } // namespace
 
 std::string refuse_mkl(const GemmArgs& g, const Context& context) {
-  if (g.in_dtype != DType::kFloat32 || g.out_dtype != DType::kFloat32) return "takes float32 only";
+  if (g.in_dtype != DType::kFloat32 || g.out_dtype != DType::kFloat32)
+    return "supports float32 only";
   return refuse_by_processor(g, context);
 }
 

@@ -35,7 +35,7 @@ inline std::string refuse_common(const GemmArgs& g, const Context& context) {
 
 /// The same for entries that take bf16.
 inline std::string refuse_bf16(const GemmArgs& g, const Context& context) {
-  if (g.in_dtype != DType::kBFloat16) return "takes bfloat16 inputs only";
+  if (g.in_dtype != DType::kBFloat16) return "supports bfloat16 inputs only";
   if (g.out_dtype != DType::kFloat32 && g.out_dtype != DType::kBFloat16)
     return "gives float32 or bfloat16 only";
   return refuse_common(g, context);
@@ -43,7 +43,7 @@ inline std::string refuse_bf16(const GemmArgs& g, const Context& context) {
 
 /// The same for entries that take fp16.
 inline std::string refuse_fp16(const GemmArgs& g, const Context& context) {
-  if (g.in_dtype != DType::kFloat16) return "takes float16 inputs only";
+  if (g.in_dtype != DType::kFloat16) return "supports float16 inputs only";
   if (g.out_dtype != DType::kFloat32 && g.out_dtype != DType::kFloat16)
     return "gives float32 or float16 only";
   return refuse_common(g, context);

@@ -67,7 +67,7 @@ void write(const fs::path& file, const Selection& selection) {
     fs::create_directories(file.parent_path(), ignored);
     write_file_atomically(file, selection.text());
   } catch (const Error& error) {
-    log::debug("the measured kernels are not kept: {}", error.what());
+    log::debug("the measured kernels cannot be stored: {}", error.what());
   }
 }
 

@@ -68,7 +68,7 @@ std::vector<Row> make_rows(const Selection& selection, std::span<const Measureme
 
 std::string selection_table(const Selection& selection, std::span<const Measurement> measured) {
   std::string table = fmt::format("{:<34} {:<12} {:>20}  {}\n", "operator", "entry", "rate",
-                                  "speed of other entries");
+                                  "relative speed of other entries");
   for (const Row& row : make_rows(selection, measured)) {
     std::vector<std::string> others;
     for (const auto& [entry, speed] : row.others)
@@ -111,7 +111,7 @@ std::vector<std::string> slow_choices(const Selection& selection,
         *std::min_element(m.times.begin(), m.times.end(),
                           [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
     if (!m.disturbed && mine.seconds > kWorthTelling * best.seconds && best.needed < kLargeWin)
-      found.push_back(fmt::format("{} runs by {}, and {} is {:.1f} times as fast",
+      found.push_back(fmt::format("{} uses {}, but {} is {:.1f} times as fast",
                                   class_name(m.op_class), mine.entry, best.entry,
                                   mine.seconds / best.seconds));
   }

@@ -27,13 +27,14 @@ struct DdpConfig {
               "state, 2: also gradients, 3: also parameters")
             .range(0, 3),
         field("bucket_size", &C::bucket_size,
-              "minimum number of elements in a gradient bucket; the gradients of a bucket are "
-              "reduced together")
+              "minimum number of elements in a gradient bucket; all gradients of a bucket are "
+              "reduced in one operation")
             .min(1),
         field("overlap_grad_reduce", &C::overlap_grad_reduce,
               "reduce gradient buckets while the backward pass is running"),
         field("overlap_param_gather", &C::overlap_param_gather,
-              "gather sharded parameters before the forward or backward pass needs them"),
+              "gather sharded parameters in the background before the forward or backward pass "
+              "needs them"),
         field("grad_reduce_in_fp32", &C::grad_reduce_in_fp32,
               "reduce the gradients of bf16 models in fp32; false: send them in bf16 and sum them "
               "in fp32"),
@@ -42,8 +43,8 @@ struct DdpConfig {
             "gather the weights of FP8 products as FP8 codes, one byte per element, and keep only "
             "these codes besides each rank's own shard"),
         field("num_distributed_optimizer_instances", &C::num_distributed_optimizer_instances,
-              "number of groups of data-parallel ranks; each group shards the state among its own "
-              "ranks and holds a complete copy")
+              "number of groups of data-parallel ranks for zero_stage; each group holds a complete "
+              "copy of the state, sharded over its ranks")
             .min(1)};
   }
   void validate(config::Violations& violations, std::string_view path) const;

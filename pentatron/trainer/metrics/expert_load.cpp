@@ -77,7 +77,8 @@ std::vector<std::string> ExpertWatch::step(int64_t iteration, const std::vector<
     constexpr size_t kShown = 8;
     const size_t more = dead.size() > kShown ? dead.size() - kShown : 0;
     sentences.push_back(fmt::format(
-        "{}: {} {}{} had no token in {}", loads[i].layer, dead.size() == 1 ? "expert" : "experts",
+        "{}: {} {}{} received no token in {}", loads[i].layer,
+        dead.size() == 1 ? "expert" : "experts",
         fmt::join(dead.begin(), dead.end() - static_cast<std::ptrdiff_t>(more), ", "),
         more > 0 ? fmt::format(" and {} more", more) : "", counted(dead_after_, "step")));
   }

@@ -291,7 +291,7 @@ bool is_release_build() {
 std::vector<Finding> find_slowdowns(const Machine& machine, const Setting& setting) {
   std::vector<Finding> found;
   if (!setting.release_build) {
-    found.push_back({"this program was built without optimisation", "cmake --preset release"});
+    found.push_back({"this program was built without optimization", "cmake --preset release"});
   }
   if (setting.has_gpu && !setting.cuda_build) {
     found.push_back(

@@ -191,7 +191,7 @@ TEST(GgufExperts, RefuseWhatLlamaCppDoesNotCompute) {
   EXPECT_THAT(error("gpt_oss", "attention_bias", false), HasSubstr("attention_bias=false"));
   EXPECT_THAT(error("gpt_oss", "sliding_window", nullptr), HasSubstr("sliding_window=null"));
   EXPECT_THAT(error("gpt_oss", "layer_types", {"full_attention", "sliding_attention"}),
-              HasSubstr("layer_types in which layers 0, 2, 4"));
+              HasSubstr("layer_types in which the layers with a window are not 0, 2, 4"));
 }
 
 } // namespace

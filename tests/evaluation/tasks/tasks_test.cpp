@@ -71,9 +71,9 @@ TEST(TaskFile, WordsWithoutQuotesAreValues) {
 TEST(TaskFile, CodeIsRefused) {
   EXPECT_THAT(error_of(with("process_docs: !function utils.process_docs")),
               AllOf(HasSubstr("small.yaml:10: the tag '!function' is not allowed in a task file"),
-                    HasSubstr("runs no Python"), HasSubstr("try: ")));
+                    HasSubstr("does not run Python"), HasSubstr("try: ")));
   EXPECT_THAT(error_of(with("process_results: utils.f")), HasSubstr("process_results is not supp"));
-  EXPECT_THAT(error_of(with("unsafe_code: true")), HasSubstr("runs no code"));
+  EXPECT_THAT(error_of(with("unsafe_code: true")), HasSubstr("cannot run code"));
   EXPECT_THAT(error_of("a: &x 1\nb: *x\n"), HasSubstr("anchor"));
 }
 

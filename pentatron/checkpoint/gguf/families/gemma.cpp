@@ -84,15 +84,15 @@ bool write_layers(GgufKeyWriter& w, int64_t said, int64_t usual) {
   if (w.has("layer_types"))
     every = window_pattern(w.get<std::vector<std::string>>("layer_types"), usual);
   if (!every) {
-    w.problem("layer_types in which not every n-th layer alone is full_attention cannot be stored "
-              "in GGUF");
+    w.problem("layer_types in which full_attention is not exactly every n-th layer cannot be "
+              "stored in GGUF");
     return false;
   }
   w.put("attention.sliding_window", w.size("sliding_window", 4096));
   if (*every != usual) {
     w.put("attention.sliding_window_pattern", *every);
-    log::warning("llama.cpp before 2026 ignores that every {} layers one has no window, and takes "
-                 "{} instead",
+    log::warning("llama.cpp versions before 2026 ignore that one in {} layers has no sliding "
+                 "window, and assume one in {} instead",
                  *every, usual);
   }
   return true;

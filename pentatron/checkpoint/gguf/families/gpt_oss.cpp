@@ -34,8 +34,8 @@ void write_gpt_oss(GgufKeyWriter& w, int64_t) {
   const auto types = w.get<std::vector<std::string>>("layer_types", {});
   for (size_t i = 0; i < types.size(); ++i)
     if (types[i] != layer_type(static_cast<int64_t>(i)))
-      return w.problem("layer_types in which layers 0, 2, 4... are not those with a window cannot "
-                       "be stored in a GGUF file of gpt-oss");
+      return w.problem("layer_types in which the layers with a window are not 0, 2, 4... cannot be "
+                       "stored in a GGUF file of gpt-oss");
 }
 
 } // namespace

@@ -178,7 +178,7 @@ class Device {
     if (id < 0) return at(rank, ranks_[rank].computations[ranks_[rank].computed].action) + " waits";
     const Transfer& waits = transfers_[id];
     const std::string text = at(waits.rank, waits.action) + " waits for its other end";
-    if (waits.match < 0) return text + ", which nobody queues";
+    if (waits.match < 0) return text + ", which is never queued";
     const Transfer& other = transfers_[waits.match];
     const int behind = blocked_transfer(other.rank);
     if (behind < 0) return text;

@@ -239,10 +239,11 @@ std::vector<int64_t> by_ranks(const StageOptions& o) {
                 rest = all - o.first_rank_layers.value_or(0) - o.last_rank_layers.value_or(0);
   const int others = ranks - given;
   if (rest < 0 || (others == 0 && rest != 0) || (others > 0 && rest % others != 0)) {
-    raise<ConfigError>("{} layers on the first and {} on the last of {} pipeline ranks leave {} "
-                       "for {} others, of {}\n  try: {}",
-                       o.first_rank_layers.value_or(0), o.last_rank_layers.value_or(0), ranks, rest,
-                       others, all, kEvenly);
+    raise<ConfigError>(
+        "{} layers on the first and {} on the last of {} pipeline ranks leave {} layers, which "
+        "cannot be divided evenly among the {} other ranks; the model has {} layers\n  try: {}",
+        o.first_rank_layers.value_or(0), o.last_rank_layers.value_or(0), ranks, rest, others, all,
+        kEvenly);
   }
   std::vector<int64_t> of_rank(static_cast<size_t>(ranks), others > 0 ? rest / others : 0);
   if (o.first_rank_layers) of_rank.front() = *o.first_rank_layers;
