@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
+#include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -11,6 +14,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/host_name.h"
 #include "pentatron/base/log.h"
 #include "pentatron/comm/gather_text.h"
 
@@ -46,6 +50,33 @@ void touch_pages(const nn::KvCache::Block& block, int64_t pages) {
   }
 }
 
+/// What a page takes, and the host whose memory holds the fewest.
+struct Need {
+  int64_t bytes = 0; ///< on all ranks
+  struct Host {
+    int64_t bytes = 1; ///< on its ranks
+    int64_t free = std::numeric_limits<int64_t>::max();
+  } host;
+};
+Need gather_need(int64_t own_bytes, const comm::Group& world) {
+  Need need;
+  std::map<std::string, Need::Host> hosts;
+  for (const std::string& text :
+       comm::gather_text(fmt::format("{} {} {}", own_bytes, free_memory(), host_name()), world)) {
+    std::istringstream words(text);
+    int64_t bytes = 0, free = 0;
+    std::string name;
+    words >> bytes >> free >> name;
+    need.bytes += bytes;
+    hosts[name].bytes += bytes;
+    hosts[name].free = std::min(hosts[name].free, free);
+  }
+  need.host = std::ranges::min_element(hosts, {}, [](const auto& host) {
+                return host.second.free / host.second.bytes;
+              })->second;
+  return need;
+}
+
 /// Pages of the cache. What a page takes is measured by reading one, which also makes the first
 /// calls of everything; these take longer than later ones.
 int64_t make_cache(const parallelize::ModelView& model, const ServeOptions& options,
@@ -59,18 +90,14 @@ int64_t make_cache(const parallelize::ModelView& model, const ServeOptions& opti
       {{.text = 0,
         .tokens = tokens,
         .source = session.has_sources() ? std::span(source) : std::span<const int64_t>()}});
-  int64_t bytes = 0;
-  for (const std::string& of_rank : comm::gather_text(std::to_string(session.bytes()), world))
-    bytes += std::stoll(of_rank);
-  const int64_t each = std::max<int64_t>(1, bytes / Session::kPage);
-  int64_t kept = options.cache_tokens;
-  if (kept == 0) {
-    const std::string chosen = comm::broadcast_text(
-        std::to_string(choose_cache_tokens(each, free_memory(), options.service.context,
-                                           options.scheduler.texts)),
-        0, world);
-    kept = std::stoll(chosen);
-  }
+  const Need need = gather_need(session.bytes(), world);
+  const int64_t each = std::max<int64_t>(1, need.bytes / Session::kPage);
+  const int64_t of_host = need.host.bytes / Session::kPage + 1;
+  const int64_t chosen = choose_cache_tokens(of_host, need.host.free, options.service.context,
+                                             options.scheduler.texts);
+  const int64_t kept = options.cache_tokens == 0 ? chosen : options.cache_tokens;
+  if (model.device.is_cpu() && options.cache_tokens != 0)
+    check_cache_tokens(kept, of_host, need.host.free, chosen);
   if (world.rank() == 0)
     log::info("cache: {} tokens in {}", format_grouped(kept),
               format_bytes(static_cast<double>(kept * each)));
@@ -119,6 +146,16 @@ int64_t choose_cache_tokens(int64_t bytes_per_token, int64_t free_bytes, int64_t
   const int64_t wanted = in_pages(std::min(context, kOfText)) * texts;
   const int64_t fit = free_bytes / 4 / (bytes_per_token * Session::kPage);
   return std::max(one, std::min(wanted, fit)) * Session::kPage;
+}
+
+void check_cache_tokens(int64_t tokens, int64_t bytes_per_token, int64_t free_bytes,
+                        int64_t chosen) {
+  const double wanted = static_cast<double>(tokens) * static_cast<double>(bytes_per_token);
+  if (wanted <= static_cast<double>(free_bytes)) return;
+  raise<ConfigError>("--cache-tokens {} takes {} of memory, but only {} is free\n  try: "
+                     "--cache-tokens {}",
+                     tokens, format_bytes(wanted), format_bytes(static_cast<double>(free_bytes)),
+                     chosen);
 }
 
 void serve(parallelize::ModelView model, const ServeOptions& options,

@@ -36,5 +36,9 @@ void serve(parallelize::ModelView model, const ServeOptions& options,
 /// quarter of the free memory holds, but at least one text of the whole context; in whole pages.
 int64_t choose_cache_tokens(int64_t bytes_per_token, int64_t free_bytes, int64_t context,
                             int64_t texts);
+/// Throws ConfigError if a cache of so many tokens does not fit into the free memory; it names
+/// `chosen` instead.
+void check_cache_tokens(int64_t tokens, int64_t bytes_per_token, int64_t free_bytes,
+                        int64_t chosen);
 
 } // namespace pentatron::serve

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -314,6 +315,16 @@ TEST(CacheTokens, FollowTheTextsTheMemoryAndTheContext) {
   EXPECT_EQ(choose_cache_tokens(1000, kMuch, 256, 16), 256 * 16);
   EXPECT_EQ(choose_cache_tokens(1000, 4 * 64 * 1000 * 100, 2048, 16), 64 * 100);
   EXPECT_EQ(choose_cache_tokens(1000, 0, 2000, 16), 2048 + 64) << "one text at least";
+}
+
+TEST(Cache, ThatDoesNotFitIsRefused) {
+  EXPECT_NO_THROW(check_cache_tokens(1000, 1000, 1'000'000, 64));
+  for (const int64_t tokens : {int64_t{1001}, int64_t{1} << 62}) {
+    const std::string message =
+        test::error_of([&] { check_cache_tokens(tokens, 1000, 1'000'000, 64); });
+    EXPECT_NE(message.find(fmt::format("--cache-tokens {} takes ", tokens)), std::string::npos);
+    EXPECT_NE(message.find("try: --cache-tokens 64"), std::string::npos) << message;
+  }
 }
 
 TEST(SchedulingOnRanks, IsTheSameInEveryLayout) {

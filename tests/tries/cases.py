@@ -310,6 +310,7 @@ CASES = [
     ("a token that others can read", TOKEN.replace("600", "644") + SERVE + "--token-file token", {"chmod 600": TOKEN + SERVE + "--token-file token"}),
     ("a size that is none", SERVE + "--max-body many", {}),
     ("passes of few tokens", SERVE + "--pass-tokens 8", {}),
+    ("a cache for more than the memory", SERVE + "--cache-tokens 1000000000000000", {}),
     ("a cache for less than a text", SERVE + "--cache-tokens 8", {}),
     ("an adapter without a name", SERVE + "--adapter adapted", {"--adapter mine=": ADAPTED_SERVER + "--adapter mine=adapted"}),
     ("two adapters of one name", ADAPTED_SERVER + "--adapter a=adapted --adapter a=adapted", {"-2=": ADAPTED_SERVER + "--adapter a=adapted --adapter a-2=adapted"}),
