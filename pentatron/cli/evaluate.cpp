@@ -280,10 +280,9 @@ void add_evaluate(CLI::App& program, Action& chosen) {
       "--grads-out", a->grads_out,
       "with --batches: write the gradients to this Safetensors file, with Hugging Face "
       "names");
-  verb->add_option(
-      "--hidden-out", a->hidden_out,
-      "with --batches or --text: write the hidden states after the final norm, [batch, sequence, "
-      "hidden], to this Safetensors file; with --text, no loss is printed");
+  verb->add_option("--hidden-out", a->hidden_out,
+                   "write the hidden states after the final norm, [batch, sequence, hidden], of "
+                   "--batches or --text to this Safetensors file; with --text, no loss is printed");
   add_task_options(*verb, a->tasks);
   verb->add_flag("--overwrite", a->overwrite, "replace the output files of an earlier evaluate");
   verb->add_option("config", a->config,

@@ -56,7 +56,8 @@ TEST_F(Limits, ADryRunOpensWhatTheRunReadsAndLooksAtItsFolders) {
         {"tokenizer.path=none.json", 1, "none.json"},
         {"checkpoint.load=none", 1, "checkpoint.load=none"},
         {"logger.dir=text.jsonl/x", 2, "text.jsonl/x is not a writable folder"},
-        {"logger.dir=/proc/x", 2, "logger.dir=/proc/x is not a writable folder: /proc takes no"},
+        {"logger.dir=/proc/x", 2,
+         "logger.dir=/proc/x is not a writable folder: /proc does not allow"},
         {"checkpoint.save=/proc/x", 2, "checkpoint.save=/proc/x is not a writable folder"}})
     EXPECT_THAT(run(tiny + "--dry-run 2>&1 " + keys, status), HasSubstr(text));
   run(tiny + "2>&1");

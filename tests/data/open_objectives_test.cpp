@@ -285,10 +285,11 @@ TEST_F(OpenObjectives, AFieldThatTheModelReadsAndTheDataLackIsNamed) {
   DatasetConfig c = config(DatasetType::kBert);
   EXPECT_NO_THROW(open_datasets(c, wants));
   c.bert_binary_head = BinaryHead::kNone;
-  EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(c, wants); }),
-              AllOf(HasSubstr("dataset.type=bert does not give next_sentence_label of each sample"),
-                    HasSubstr("it gives input_ids, token_type_ids, labels"),
-                    HasSubstr("try: dataset.bert_binary_head=next_sentence")));
+  EXPECT_THAT(
+      error_of<ConfigError>([&] { open_datasets(c, wants); }),
+      AllOf(HasSubstr("dataset.type=bert does not provide next_sentence_label of each sample"),
+            HasSubstr("it provides input_ids, token_type_ids, labels"),
+            HasSubstr("try: dataset.bert_binary_head=next_sentence")));
 }
 
 TEST_F(OpenObjectives, ATypeOfTokensThatTheModelLacksIsRefused) {

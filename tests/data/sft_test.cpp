@@ -181,7 +181,7 @@ TEST_F(SftTest, LongAndBadLinesAreCounted) {
               HasSubstr("taught.jsonl: line 2 is not a training example"));
   EXPECT_THROW(read(lines, 128), DataError);
   EXPECT_THAT(error_of<DataError>([&] { read(talk(std::string(300, 'q'), "A"), 128); }),
-              HasSubstr("begins behind train.seq_length=128 tokens\n  try: train.seq_length=3"));
+              HasSubstr("begins after train.seq_length=128 tokens\n  try: train.seq_length=3"));
 }
 
 TEST_F(SftTest, OtherFilesAreRefused) {

@@ -370,9 +370,9 @@ TEST(SelectionTable, TellsChoicesThatAreSlowNow) {
                {{.entry = "avx512", .seconds = 0.01}, {.entry = "mkl", .seconds = 0.014}})};
   const Selection selection(
       {{"gemm float32 nt n<=512 k<=512", "mkl"}, {"gemm float32 nt n<=512 k>512", "mkl"}});
-  EXPECT_THAT(slow_choices(selection, times),
-              ElementsAre("gemm float32 nt n<=512 k<=512 runs by mkl, and avx512 is 5.0 times as "
-                          "fast"));
+  EXPECT_THAT(
+      slow_choices(selection, times),
+      ElementsAre("gemm float32 nt n<=512 k<=512 uses mkl, but avx512 is 5.0 times as fast"));
 }
 
 struct SelectionCache : ::testing::Test {

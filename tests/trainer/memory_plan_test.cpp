@@ -367,7 +367,7 @@ TEST(MemoryReport, NamesTheLargestHoldersAndWhatWouldFit) {
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &small), 0);
   const std::string message = error_of([&] { trainer.run(); });
   ::setrlimit(RLIMIT_AS, &before);
-  EXPECT_THAT(message, AllOf(HasSubstr("out of memory: this rank held "), HasSubstr("activations "),
+  EXPECT_THAT(message, AllOf(HasSubstr("out of memory: this rank used "), HasSubstr("activations "),
                              HasSubstr("\n  try: "), HasSubstr("train.micro_batch_size=")));
 }
 
