@@ -119,6 +119,22 @@ void refuse_existing(std::span<const fs::path> outputs, std::string_view option)
   }
 }
 
+void check_replaced(const fs::path& output, std::span<const fs::path> inputs,
+                    std::string_view option, std::string_view what,
+                    const std::function<bool(const fs::path&)>& is_one) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(output, error))) return;
+  for (const fs::path& input : inputs)
+    if (fs::equivalent(output, input, error))
+      raise<ConfigError>("{} {} is an input of this command, and --overwrite would destroy it\n  "
+                         "try: another {}",
+                         option, output.string(), option);
+  if (!fs::is_regular_file(output, error) || !is_one(output))
+    raise<ConfigError>("{} {} exists and is not {}, and --overwrite replaces nothing else\n  try: "
+                       "another {}",
+                       option, output.string(), what, option);
+}
+
 void write_file_atomically(const fs::path& target, std::string_view text) {
   AtomicFile file(target);
   file.write(text);

@@ -55,6 +55,13 @@ class FolderLock {
 void refuse_existing(std::span<const std::filesystem::path> outputs,
                      std::string_view option = "--output");
 
+/// For --overwrite: throws ConfigError if `output` is one of the inputs, under any name, or if it
+/// is there and `is_one` finds that it is not `what` ("a plot"), which such a command writes.
+void check_replaced(const std::filesystem::path& output,
+                    std::span<const std::filesystem::path> inputs, std::string_view option,
+                    std::string_view what,
+                    const std::function<bool(const std::filesystem::path&)>& is_one);
+
 /// The whole content at once.
 void write_file_atomically(const std::filesystem::path& target, std::string_view text);
 

@@ -1,6 +1,7 @@
 #include "pentatron/checkpoint/convert.h"
 
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -311,6 +312,34 @@ bool contains_path(const fs::path& outer, const fs::path& inner) {
   return end == a.end();
 }
 
+/// A file that belongs to a model: what exports and downloads of one consist of. Empty: all do.
+std::string foreign_file(const fs::path& model) {
+  static const std::set<std::string, std::less<>> kNames = {"config.json",
+                                                            "generation_config.json",
+                                                            "model.safetensors.index.json",
+                                                            "tokenizer.json",
+                                                            "tokenizer_config.json",
+                                                            "special_tokens_map.json",
+                                                            "added_tokens.json",
+                                                            "vocab.json",
+                                                            "vocab.txt",
+                                                            "merges.txt",
+                                                            "chat_template.jinja",
+                                                            "adapter_config.json",
+                                                            "latest",
+                                                            "lock",
+                                                            "manifest.json"};
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(model, error)) {
+    const std::string name = entry.path().filename().string();
+    const std::string ending = entry.path().extension().string();
+    const bool step = entry.is_directory(error) && name.starts_with("step_");
+    const bool weights = ending == ".safetensors" || ending == ".model" || ending == ".tiktoken";
+    if (!step && !kNames.contains(name) && !(weights && entry.is_regular_file(error))) return name;
+  }
+  return {};
+}
+
 } // namespace
 
 void check_target(const ModelSource& source, const fs::path& target,
@@ -334,9 +363,20 @@ void check_target(const ModelSource& source, const fs::path& target,
                        "another target",
                        target.string());
   }
+  if (target.filename().string().starts_with("step_") &&
+      fs::exists(fs::absolute(target).parent_path() / "run.lock", error))
+    raise<ConfigError>(
+        "{} is a checkpoint of a training run, and --overwrite replaces only models\n"
+        "  try: another target",
+        target.string());
   if (!options.overwrite)
     raise<ConfigError>("{} exists\n  try: another target, or --overwrite to replace it",
                        target.string());
+  if (const std::string other = fs::is_directory(target, error) ? foreign_file(target) : "";
+      !other.empty())
+    raise<ConfigError>("{} contains {}, which is no file of a model, and --overwrite replaces only "
+                       "models\n  try: another target",
+                       target.string(), other);
 }
 
 SafeDtype weight_dtype_from_name(const std::string& name) {

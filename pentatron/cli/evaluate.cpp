@@ -4,12 +4,16 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/hf_cache.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/mapped_file.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
@@ -83,7 +87,19 @@ void check_inputs(const EvaluateArguments& a) {
 
 /// Outputs that exist are replaced only when that is asked.
 void check_outputs(const EvaluateArguments& a) {
-  if (a.overwrite) return;
+  if (a.overwrite) {
+    if (a.tasks.out.empty()) return;
+    const std::vector<std::filesystem::path> inputs(a.tasks.tasks.begin(), a.tasks.tasks.end());
+    return check_replaced(a.tasks.out, inputs, "--out", "a file of scores",
+                          [](const std::filesystem::path& file) {
+                            try {
+                              const Json json = parse_json(MappedFile(file).text(), file.string());
+                              return json.contains("scores") && json.contains("items");
+                            } catch (const Error&) {
+                              return false;
+                            }
+                          });
+  }
   for (const auto& [option, file] : {std::pair{"--logits-out", a.logits_out},
                                      {"--grads-out", a.grads_out},
                                      {"--out", a.tasks.out},

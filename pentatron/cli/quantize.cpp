@@ -65,7 +65,17 @@ SafeTensor tensor_of(SafeDtype dtype, std::vector<int64_t> shape, const std::vec
 }
 
 int quantize_file(const QuantizeArguments& a) {
-  if (!a.overwrite) refuse_existing(std::array{std::filesystem::path(a.out)}, "--out");
+  if (!a.overwrite)
+    refuse_existing(std::array{std::filesystem::path(a.out)}, "--out");
+  else
+    check_replaced(a.out, std::array{std::filesystem::path(a.in)}, "--out", "a quantized tensor",
+                   [](const std::filesystem::path& file) {
+                     try {
+                       return SafetensorsFile(file).find("dequantized") != nullptr;
+                     } catch (const Error&) {
+                       return false;
+                     }
+                   });
   const QuantRecipe recipe = recipe_of(a.recipe);
   const RecipeTraits& how = traits(recipe);
   constexpr const char* kWanted = "a Safetensors file with a tensor x [rows, columns]";

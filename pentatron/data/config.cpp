@@ -109,8 +109,11 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
       !train_data_path.empty() || !valid_data_path.empty() || !test_data_path.empty();
   // Prepared batches have a file for training and may have one for validation.
   const bool own_parts = parts && !(batches && train_data_path.empty() && test_data_path.empty());
-  needs(own_parts && !corpora && !records, "train_data_path",
-        train_data_path + valid_data_path + test_data_path, with_indexed, use_indexed);
+  const auto& [part, value] =
+      !train_data_path.empty()   ? std::pair{"train_data_path", train_data_path}
+      : !valid_data_path.empty() ? std::pair{"valid_data_path", valid_data_path}
+                                 : std::pair{"test_data_path", test_data_path};
+  needs(own_parts && !corpora && !records, part, value, with_indexed, use_indexed);
   needs(!per_split_data_args_path.empty() && !corpora, "per_split_data_args_path",
         per_split_data_args_path, with_indexed,
         type == DatasetType::kText ? use_indexed : key("per_split_data_args_path") + "=\"\"");

@@ -18,6 +18,8 @@
 #include "pentatron/data/sft/sft_dataset.h"
 #include "pentatron/models/model.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/model_tokenizer.h"
+#include "pentatron/trainer/run_identity.h"
 
 namespace pentatron::trainer {
 
@@ -61,8 +63,28 @@ bool is_run(const fs::path& where) {
          fs::exists(where / checkpoint::kManifestName);
 }
 
+bool lies_in(const fs::path& inner, const fs::path& outer) {
+  std::error_code error;
+  const fs::path a = fs::weakly_canonical(outer, error), b = fs::weakly_canonical(inner, error);
+  return std::ranges::mismatch(a, b).in1 == a.end();
+}
+
+/// A run in the folder goes on from the model that it began with, whatever the command names.
+void check_same_model(const FinetuneRequest& request, const fs::path& checkpoints) {
+  const fs::path model = resolve_model_path(request.model);
+  std::error_code error;
+  if (!fs::exists(model, error))
+    raise<ConfigError>("{} does not exist\n  try: {}", request.model,
+                       download_or(request.model, "the folder or file of the model"));
+  const std::string from = started_from(checkpoints / *checkpoint::latest_name(checkpoints));
+  if (from.empty() || !fs::exists(from, error) || lies_in(from, model)) return;
+  raise<ConfigError>("--out {} has a run that started from {}, not from {}\n  try: --out {}-2",
+                     request.out, from, request.model, request.out);
+}
+
 void choose_model(Settings& settings, const FinetuneRequest& request, const fs::path& checkpoints) {
   if (checkpoint::latest_name(checkpoints)) {
+    check_same_model(request, checkpoints);
     settings.choose("checkpoint.load", "auto", "resume the existing run");
     return;
   }
@@ -105,6 +127,7 @@ Examples read_examples(const Config& config, int64_t limit) {
   Examples examples;
   examples.tokenizer = naming("tokenizer.path=", config.tokenizer.path,
                               [&] { return data::make_tokenizer(config.tokenizer); });
+  check_vocabulary(config, *examples.tokenizer);
   examples.texts = std::make_shared<const data::TaughtTexts>(
       data::split_paths(config.dataset.path), config.dataset, *examples.tokenizer,
       data::TaughtTexts::Options{.render = config.tokenizer.path.empty()
@@ -149,8 +172,10 @@ void choose_lengths(Settings& settings, const FinetuneRequest& request, const Co
   const int64_t seq_length =
       settings.given("train.seq_length") ? limit : finetune_seq_length(figures);
   settings.choose("train.seq_length", seq_length,
-                  fmt::format("the longest of {} has {}", counted(texts.size(), "example"),
-                              counted(figures.longest + 1, "token")));
+                  figures.longest < limit
+                      ? fmt::format("the longest of {} has {}", counted(texts.size(), "example"),
+                                    counted(figures.longest + 1, "token"))
+                      : "the longest sequence; longer examples are cut");
   std::string split = config.dataset.split;
   if (!settings.given("dataset.split")) {
     split = texts.size() >= kLeastToValidate ? "95,5,0" : "100,0,0";

@@ -261,6 +261,9 @@ void check_results(const Config& config, bool saved) {
     file = first_of(c.save, std::array{checkpoint::kLatestName});
     const auto exports = checkpoint::checkpoints_in(fs::path(c.save) / kExportFolder);
     if (!exports.empty()) file = exports[0].path;
+    if (file.empty() && c.export_hf && config.peft.on())
+      file = first_of(fs::path(c.save) / kAdapterFolder,
+                      std::array{"adapter_config.json", "adapter_model.safetensors"});
   }
   if (file.empty() && !(own && saved) && !has_metrics(dir) && !has_failed_start(dir))
     file = first_of(dir, kRunFiles);

@@ -3,6 +3,8 @@
 #include <filesystem>
 
 #include "pentatron/base/sha256.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
 
 namespace pentatron::trainer {
 
@@ -33,6 +35,14 @@ TrackedRun tracked_run(const Config& config, const std::string& id, std::string 
   for (const config::FieldInfo& field : config::list_fields<Config>())
     run.config.emplace_back(field.path, tracked_value(config::get(config, field.path)));
   return run;
+}
+
+std::string started_from(const std::filesystem::path& folder) {
+  const checkpoint::Attachments attachments = checkpoint::read_manifest(folder).attachments;
+  const auto found = attachments.find(kStartedFrom);
+  return found == attachments.end()
+             ? ""
+             : checkpoint::read_attachment(folder, kStartedFrom, found->second);
 }
 
 } // namespace pentatron::trainer

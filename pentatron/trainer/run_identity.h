@@ -1,6 +1,7 @@
 /// The name of a run, and the hash of its configuration.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "pentatron/trainer/config.h"
@@ -14,6 +15,11 @@ std::string name_of_run(const LoggerConfig& logger);
 /// Of the configuration, without where the run writes and how it is shown, and of the model that it
 /// started from.
 std::string hash_of_config(Config config, const std::string& started_from);
+
+/// The attachment of checkpoints that says where the weights of the run began.
+inline constexpr const char* kStartedFrom = "started_from.txt";
+/// Its content: a path, or empty for a run that began with new weights.
+std::string started_from(const std::filesystem::path& folder);
 
 /// For W&B and MLflow.
 TrackedRun tracked_run(const Config& config, const std::string& id, std::string group,

@@ -25,6 +25,7 @@
 #include "pentatron/comm/rank_threads.h"
 #include "pentatron/kernels/common/build.h"
 #include "pentatron/kernels/gemm/gemm.h"
+#include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/record.h"
 #include "pentatron/trainer/metrics/hardware.h"
@@ -214,7 +215,11 @@ Peak measure_gemm_peak(Precision precision) {
 std::optional<Peak> find_peak(const Config& config, at::Device device) {
   if (config.logger.peak_tflops)
     return Peak{*config.logger.peak_tflops * 1e12, "logger.peak_tflops"};
-  if (device.is_cpu()) return measure_gemm_peak(config.dtype);
+  if (device.is_cpu()) {
+    Peak peak = measure_gemm_peak(config.dtype);
+    nn::reset_memory_peak(comm::current_rank()); // its matrices are no memory of the run
+    return peak;
+  }
   const Arithmetic arithmetic = config.dtype == Precision::kFp64   ? Arithmetic::kFp64
                                 : config.dtype == Precision::kFp32 ? Arithmetic::kFp32
                                                                    : Arithmetic::kBf16;

@@ -40,6 +40,7 @@
 #include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_files.h"
+#include "pentatron/trainer/run_identity.h"
 #include "pentatron/trainer/run_samples.h"
 #include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/runtime.h"
@@ -56,7 +57,6 @@ namespace pentatron::trainer {
 namespace fs = std::filesystem;
 
 /// In a checkpoint, of a run that began with the weights of a model: where that was.
-constexpr const char* kStartedFrom = "started_from.txt";
 
 struct Trainer::State {
   Config config;
@@ -251,11 +251,8 @@ void Trainer::State::load_found() {
   checkpoint::read_together(groups.world(), [&] {
     run = checkpoint::saved_run(found->folder);
     files_of_model = model_files(folder);
-    started_from.clear();
+    started_from = trainer::started_from(folder);
     const checkpoint::Attachments attachments = checkpoint::read_manifest(folder).attachments;
-    const auto origin = attachments.find(kStartedFrom);
-    if (origin != attachments.end())
-      started_from = checkpoint::read_attachment(folder, kStartedFrom, origin->second);
     const auto stored = attachments.find(kAmaxFile);
     amaxes.clear();
     if (stored != attachments.end())

@@ -102,6 +102,7 @@ const std::vector<Command>& commands() {
           .name = "tokenize",
           .arguments = "--train-bpe 300 --output tokenizer.json < words.txt",
           .outputs = {"tokenizer.json", "tokenizer_config.json"},
+          .only_own = true,
       },
       {
           .name = "corpus merge",
@@ -120,8 +121,9 @@ const std::vector<Command>& commands() {
       {.name = "inspect quantize",
        .arguments = "--recipe nvfp4_1x16 --in '" PENTATRON_TEST_DATA
                     "/kernels/quantize/ties_e2m1.safetensors' --out q.safetensors",
-       .outputs = {"q.safetensors"}},
-      {.name = "plot", .arguments = "run --output p.svg", .outputs = {"p.svg"}},
+       .outputs = {"q.safetensors"},
+       .only_own = true},
+      {.name = "plot", .arguments = "run --output p.svg", .outputs = {"p.svg"}, .only_own = true},
       {.name = "inspect blend", .arguments = "--weights 1,2 --size 4"},
       {.name = "completion", .arguments = "bash"},
   };
@@ -174,6 +176,11 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
   }
   std::string call(int status = 0, const std::string& before = "") const {
     return call(GetParam().name + " " + GetParam().arguments, status, before + GetParam().before);
+  }
+  static std::string overwriting() {
+    std::string arguments = GetParam().arguments;
+    arguments.insert(std::min(arguments.size(), arguments.find(" < ")), " --overwrite");
+    return arguments;
   }
   Files files() const {
     Files found;
@@ -231,10 +238,22 @@ TEST_P(Outputs, ThatExistAndAreNotItsOwnStay) {
   }
 }
 
+TEST_P(Outputs, ThatAreNotItsOwnStayEvenWithOverwrite) {
+  if (!GetParam().only_own) return;
+  for (const std::string& output : GetParam().outputs) {
+    call();
+    const bool as_folder = fs::is_directory(folder / output);
+    std::ofstream(as_folder ? folder / output / "notes.txt" : folder / output) << "mine\n";
+    const Files before = files();
+    const std::string said = call(GetParam().name + " " + overwriting(), 2);
+    EXPECT_TRUE(files() == before) << said;
+    EXPECT_THAT(said, HasSubstr("--overwrite replaces "));
+    for (const std::string& all : GetParam().outputs) fs::remove_all(folder / all);
+  }
+}
+
 TEST_P(Outputs, ThatExistAreReplacedOnlyWithOverwrite) {
   if (GetParam().outputs.empty() || GetParam().mixed_folder) return;
-  std::string arguments = GetParam().arguments;
-  arguments.insert(std::min(arguments.size(), arguments.find(" < ")), " --overwrite");
   if (GetParam().only_own) {
     call();
   } else {
@@ -245,7 +264,7 @@ TEST_P(Outputs, ThatExistAreReplacedOnlyWithOverwrite) {
   EXPECT_THAT(said, HasSubstr(" exists\n  try: another "));
   EXPECT_THAT(said, HasSubstr(", or --overwrite "));
   EXPECT_TRUE(files() == before);
-  call(GetParam().name + " " + arguments);
+  call(GetParam().name + " " + overwriting());
   for (const std::string& output : GetParam().outputs) {
     if (!fs::is_regular_file(folder / output)) continue;
     EXPECT_THAT(content_of(folder / output), Not(HasSubstr("mine"))) << output;
@@ -287,6 +306,24 @@ std::vector<std::string> subcommands(const std::string& help) {
 }
 
 using OutputTable = test::ProgramFolder;
+
+TEST_F(OutputTable, NeverAnInput) {
+  std::ofstream(folder / "texts.jsonl") << "{\"text\": \"the loss falls\"}\n";
+  fs::copy(PENTATRON_TEST_DATA "/kernels/quantize/ties_e2m1.safetensors", folder / "x.safetensors");
+  run("tokenize --train-bpe 300 --input texts.jsonl --output t/tokenizer.json");
+  const std::string texts = content_of(folder / "texts.jsonl"),
+                    x = content_of(folder / "x.safetensors"),
+                    tokenizer = content_of(folder / "t/tokenizer.json");
+  for (const char* arguments :
+       {"tokenize --train-bpe 300 --input texts.jsonl --output texts.jsonl --overwrite 2>&1",
+        "tokenize --train-bpe 300 --input t/tokenizer.json --output t --overwrite 2>&1",
+        "inspect quantize --recipe mxfp8_1x32 --in x.safetensors --out ./x.safetensors "
+        "--overwrite 2>&1"})
+    EXPECT_THAT(run(arguments, 2), HasSubstr("is an input of this command")) << arguments;
+  EXPECT_EQ(content_of(folder / "texts.jsonl"), texts);
+  EXPECT_EQ(content_of(folder / "x.safetensors"), x);
+  EXPECT_EQ(content_of(folder / "t/tokenizer.json"), tokenizer);
+}
 
 TEST_F(OutputTable, HasEveryCommand) {
   std::set<std::string> listed, known;

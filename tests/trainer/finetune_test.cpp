@@ -104,6 +104,14 @@ TEST_F(FinetuneRuns, TrainAndResume) {
     });
   }
   EXPECT_LT(losses[1], losses[0]);
+  // The run goes on from its model, and no command may name another one.
+  fs::copy(scratch_ / "model", scratch_ / "other", fs::copy_options::recursive);
+  for (const char* model : {"other", "nowhere"}) {
+    FinetuneRequest request = half;
+    request.model = scratch_ / model;
+    const std::string message = test::error_of([&] { make_finetune_run(request); });
+    EXPECT_NE(message.find(model), std::string::npos) << message;
+  }
   EXPECT_TRUE(fs::exists(scratch_ / "out/checkpoints/adapter/adapter_config.json"));
 }
 

@@ -402,6 +402,15 @@ TEST(Notices, AreGivenForWhatChangesNothing) {
   EXPECT_THAT(of({"train.train_iters=0", "checkpoint.load=auto"}), IsEmpty());
   EXPECT_THAT(of({"train.train_iters=0", "checkpoint.save="}), IsEmpty());
   EXPECT_THAT(of({"ddp.zero_stage=2"}), ElementsAre(HasSubstr("ddp.zero_stage=2 has no effect")));
+  for (const std::string key :
+       {"optimizer.sgd_momentum=0.5", "optimizer.lion_beta1=0.5", "optimizer.muon_momentum=0.5",
+        "optimizer.muon_tp_mode=blockwise", "optimizer.adaptive_muon_beta2=0.5",
+        "optimizer.adafactor_beta1=0.9", "scheduler.lr_wsd_decay_style=linear",
+        "logger.sample_tokens=7", "eval.limit=5", "checkpoint.staging_limit=64",
+        "mixed_precision.num_layers_at_end_in_bf16=2", "parallel.pipeline_schedule=zb_h1",
+        "comm_overlap.tp=true"})
+    EXPECT_THAT(of({key}), ElementsAre(HasSubstr(key + " has no effect: "))) << key;
+  EXPECT_THAT(of({"optimizer.optimizer=muon", "optimizer.muon_momentum=0.5"}), IsEmpty());
   EXPECT_THAT(of({"ddp.zero_stage=2"}, 2), IsEmpty());
   EXPECT_THAT(of({"optimizer.muon_tp_mode=blockwise"}),
               ElementsAre(HasSubstr("optimizer.muon_tp_mode=blockwise has no effect")));

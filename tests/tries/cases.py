@@ -210,6 +210,7 @@ CASES = [
     ("an example that is not there", "pentatron inspect samples --sft chats.jsonl --tokenizer bytes --index 60", {}),
     ("hybrid FP8 in blocks", MOCK + "mixed_precision.fp8=hybrid mixed_precision.fp8_recipe=mxfp8", {}),
     ("FP8 on CUDA", MOCK + "mixed_precision.fp8=e4m3 device=cuda", {}),
+    ("a momentum of another optimizer", MOCK + "optimizer.muon_momentum=0.5", {}),
     ("weights as codes of no FP8", MOCK + "ddp.zero_stage=1 ddp.fp8_param_gather=true", {}),
     ("weights as codes of FP4", MOCK + "ddp.zero_stage=1 ddp.fp8_param_gather=true mixed_precision.fp4=e2m1", {}),
     ("weights as codes of blocks along rows", MOCK + "ddp.zero_stage=1 ddp.fp8_param_gather=true mixed_precision.fp8=e4m3 mixed_precision.fp8_recipe=mxfp8", {}),

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include <fmt/format.h>
@@ -82,7 +83,13 @@ void check_output(const PlotArguments& a) {
   if (fs::is_directory(a.output, error))
     raise<ConfigError>("{} is a folder\n  try: --output {}", a.output,
                        (fs::path(a.output) / "plot.svg").string());
-  if (!a.overwrite) refuse_existing(std::array{fs::path(a.output)});
+  if (!a.overwrite) return refuse_existing(std::array{fs::path(a.output)});
+  check_replaced(a.output, {}, "--output", "a plot", [](const fs::path& file) {
+    std::ifstream in(file);
+    std::string begin(5, '\0');
+    in.read(begin.data(), std::ssize(begin));
+    return in.gcount() == 0 || begin.starts_with("<svg") || begin == "<?xml";
+  });
 }
 
 int run_plot(const PlotArguments& a) {

@@ -16,6 +16,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/mapped_file.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/byte_source.h"
@@ -120,7 +121,26 @@ struct TrainedFiles {
   std::filesystem::path tokenizer, config;
 };
 
-TrainedFiles trained_files(const std::string& output, bool overwrite) {
+/// Whether a tokenizer may be written there: the files are those of one.
+void check_trained_files(const TrainedFiles& files, const TokenizeArguments& arguments) {
+  if (!arguments.overwrite) return refuse_existing(std::array{files.tokenizer, files.config});
+  const std::vector<std::filesystem::path> inputs(arguments.inputs.begin(), arguments.inputs.end());
+  const auto has = [](const char* member) {
+    return [member](const std::filesystem::path& file) {
+      try {
+        return parse_json(MappedFile(file).text(), file.string()).contains(member);
+      } catch (const Error&) {
+        return false;
+      }
+    };
+  };
+  check_replaced(files.tokenizer, inputs, "--output", "a tokenizer", has("model"));
+  if (!files.config.empty())
+    check_replaced(files.config, inputs, "--output", "the configuration of a tokenizer",
+                   has("tokenizer_class"));
+}
+
+TrainedFiles trained_files(const std::string& output) {
   namespace fs = std::filesystem;
   if (output.empty())
     throw ConfigError("--train-bpe needs --output\n  try: --output tokenizer.json");
@@ -132,7 +152,6 @@ TrainedFiles trained_files(const std::string& output, bool overwrite) {
   // Only beside a file of its usual name does Hugging Face look for it.
   if (files.tokenizer.filename() == "tokenizer.json")
     files.config = files.tokenizer.parent_path() / "tokenizer_config.json";
-  if (!overwrite) refuse_existing(std::array{files.tokenizer, files.config});
   return files;
 }
 
@@ -208,7 +227,8 @@ class TrainingText {
 };
 
 int train(const TokenizeArguments& arguments) {
-  const TrainedFiles files = trained_files(arguments.output, arguments.overwrite);
+  const TrainedFiles files = trained_files(arguments.output);
+  check_trained_files(files, arguments);
   data::tokenizer::BpeTrainer trainer(
       {.vocab_size = arguments.train_bpe, .pattern = arguments.pattern});
   TrainingText text(trainer, arguments.json_keys);
@@ -229,7 +249,7 @@ int train(const TokenizeArguments& arguments) {
     std::filesystem::create_directories(files.tokenizer.parent_path(), error);
   // Two commands may have found the place free: one of them writes both files.
   const FolderLock one_at_a_time(files.tokenizer.parent_path());
-  if (!arguments.overwrite) refuse_existing(std::array{files.tokenizer, files.config});
+  check_trained_files(files, arguments);
   const auto write = [&] {
     AtomicFile tokenizer(files.tokenizer);
     tokenizer.write(dump_json(json, 1) + "\n");
