@@ -13,9 +13,9 @@ namespace pentatron::trainer {
 
 namespace {
 
-/// Keys that begin so do nothing, as `reason` says.
+/// Keys of a section that begin so do nothing, as `reason` says.
 struct IdleKeys {
-  std::string_view begin;
+  std::string_view section, begin;
   bool idle = false;
   std::string reason;
 };
@@ -28,29 +28,29 @@ std::vector<std::string> idle_keys(const Config& config) {
       fmt::format("optimizer.optimizer={} does not use it", config::to_string(kind));
   const bool muon = kind == OptimizerKind::kMuon || kind == OptimizerKind::kAdaptiveMuon;
   const std::vector<IdleKeys> table = {
-      {"optimizer.sgd_", kind != OptimizerKind::kSgd, optimizer},
-      {"optimizer.lion_", kind != OptimizerKind::kLion, optimizer},
-      {"optimizer.muon_", !muon, optimizer},
-      {"optimizer.adaptive_muon_", kind != OptimizerKind::kAdaptiveMuon, optimizer},
-      {"optimizer.adafactor_", kind != OptimizerKind::kAdafactor, optimizer},
-      {"scheduler.lr_wsd_", config.scheduler.lr_decay_style != optim::LrDecayStyle::kWsd,
+      {"optimizer", "sgd_", kind != OptimizerKind::kSgd, optimizer},
+      {"optimizer", "lion_", kind != OptimizerKind::kLion, optimizer},
+      {"optimizer", "muon_", !muon, optimizer},
+      {"optimizer", "adaptive_muon_", kind != OptimizerKind::kAdaptiveMuon, optimizer},
+      {"optimizer", "adafactor_", kind != OptimizerKind::kAdafactor, optimizer},
+      {"scheduler", "lr_wsd_", config.scheduler.lr_decay_style != optim::LrDecayStyle::kWsd,
        fmt::format("scheduler.lr_decay_style={}",
                    config::to_string(config.scheduler.lr_decay_style))},
-      {"logger.sample_", config.logger.sample_prompts.empty(), "logger.sample_prompts is empty"},
-      {"eval.", config.eval.tasks.empty(), "eval.tasks is empty"},
-      {"checkpoint.async_save", config.checkpoint.save.empty(), "checkpoint.save is empty"},
-      {"checkpoint.staging_limit", !config.checkpoint.async_save, "checkpoint.async_save=false"},
-      {"mixed_precision.num_layers_at_", !config.mixed_precision.first_last_layers_bf16,
+      {"logger", "sample_", config.logger.sample_prompts.empty(), "logger.sample_prompts is empty"},
+      {"eval", "", config.eval.tasks.empty(), "eval.tasks is empty"},
+      {"checkpoint", "async_save", config.checkpoint.save.empty(), "checkpoint.save is empty"},
+      {"checkpoint", "staging_limit", !config.checkpoint.async_save, "checkpoint.async_save=false"},
+      {"mixed_precision", "num_layers_at_", !config.mixed_precision.first_last_layers_bf16,
        "mixed_precision.first_last_layers_bf16=false"},
-      {"dataset.fim_", config.dataset.fim_rate == 0, "dataset.fim_rate=0"},
-      {"parallel.pipeline_schedule", config.parallel.pipeline_model_parallel_size == 1,
+      {"dataset", "fim_", config.dataset.fim_rate == 0, "dataset.fim_rate=0"},
+      {"parallel", "pipeline_schedule", config.parallel.pipeline_model_parallel_size == 1,
        "there is only one pipeline rank"},
-      {"comm_overlap.tp", config.parallel.tensor_model_parallel_size == 1,
+      {"comm_overlap", "tp", config.parallel.tensor_model_parallel_size == 1,
        "there is only one tensor-parallel rank"}};
   std::vector<std::string> all;
   for (const config::Difference& d : config::diff(Config(), config))
     for (const IdleKeys& keys : table)
-      if (keys.idle && d.path.starts_with(keys.begin))
+      if (keys.idle && d.path.starts_with(fmt::format("{}.{}", keys.section, keys.begin)))
         all.push_back(fmt::format("{}={} has no effect: {}\n  try: remove {}", d.path, d.after,
                                   keys.reason, d.path));
   return all;

@@ -140,7 +140,7 @@ TEST_F(RunFoldersTest, AnotherRunsFolderIsRefusedHoweverTheRunBegins) {
   const std::string finetune = "checkpoint.finetune=true";
   EXPECT_THAT(refused(config("", "a/ck", {load("b/ck")})),
               HasSubstr("a/ck contains the checkpoints"));
-  EXPECT_THAT(refused(config("", "a/ck", {load("b/ck"), finetune})), HasSubstr("a/ck holds"));
+  EXPECT_THAT(refused(config("", "a/ck", {load("b/ck"), finetune})), HasSubstr("a/ck contains"));
   EXPECT_THAT(refused(config("", "a/ck", {load("a/ck"), finetune})),
               HasSubstr("checkpoint.finetune=false to resume it"));
   EXPECT_THAT(
@@ -148,7 +148,7 @@ TEST_F(RunFoldersTest, AnotherRunsFolderIsRefusedHoweverTheRunBegins) {
       AllOf(HasSubstr("a contains the metrics"), HasSubstr(load("a/ck") + " checkpoint.save=")));
   EXPECT_THAT(refused(config("b", "a/ck", {load("a/ck")})), HasSubstr("b contains the metrics"))
       << "the metrics of b are not of the run that goes on";
-  EXPECT_THAT(refused(config("b", "a/ck", {"checkpoint.load=auto"})), HasSubstr("b holds"));
+  EXPECT_THAT(refused(config("b", "a/ck", {"checkpoint.load=auto"})), HasSubstr("b contains"));
   const std::string model = PENTATRON_TEST_DATA "/hf_tiny/llama";
   EXPECT_THAT(refused(config("a", "c", {"checkpoint.load=hf:" + model})),
               HasSubstr("a contains the metrics"));
