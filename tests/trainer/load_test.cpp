@@ -317,7 +317,7 @@ TEST_F(Loading, TheTypeOfDataIsThatOfTheModel) {
   EXPECT_THAT(error_of([&] {
                 type({"model.type=bert", "model.head=regression", labelled, "dataset.type=bert"});
               }),
-              AllOf(HasSubstr("what model.type=bert with model.head=regression is trained on"),
+              AllOf(HasSubstr("that model.type=bert with model.head=regression is trained on"),
                     HasSubstr("try: dataset.type=classification")));
 }
 

@@ -71,7 +71,7 @@ TEST(Stages, FirstAndLastRankAreDividedOverTheirStages) {
   EXPECT_NE(
       error_of(
           {.segments = decoder_segments(10), .rank_of_stage = {0, 1, 2}, .first_rank_layers = 3})
-          .find("leave 7 for 2 others"),
+          .find("leave 7 layers, which "),
       std::string::npos);
   EXPECT_NE(
       error_of(
