@@ -78,9 +78,9 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
     ASSERT_TRUE(within(60, [&] { return err().find("MFU is measured") != std::string::npos; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     ::kill(child, SIGINT);
-    EXPECT_TRUE(within(0.5, [&] { return err().find("stopping: ") != std::string::npos; }));
+    EXPECT_TRUE(within(0.5, [&] { return err().find("stopping after") != std::string::npos; }));
     EXPECT_FALSE(has_ended(child)) << "the step is not at its end yet";
-    EXPECT_EQ(err().find("stopping: "), err().rfind("stopping: ")) << "once, not for each rank";
+    EXPECT_EQ(err().find("stopping after"), err().rfind("stopping after")) << "once, not for each rank";
     ::kill(child, SIGINT);
     EXPECT_TRUE(within(3, [&] { return has_ended(child); }));
     ::kill(child, SIGKILL);
