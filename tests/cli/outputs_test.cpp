@@ -247,7 +247,7 @@ TEST_P(Outputs, ThatAreNotItsOwnStayEvenWithOverwrite) {
     const Files before = files();
     const std::string said = call(GetParam().name + " " + overwriting(), 2);
     EXPECT_TRUE(files() == before) << said;
-    EXPECT_THAT(said, HasSubstr("--overwrite replaces "));
+    EXPECT_THAT(said, HasSubstr("\n  try: ")); // not that something went wrong on the way
     for (const std::string& all : GetParam().outputs) fs::remove_all(folder / all);
   }
 }
