@@ -67,12 +67,12 @@ report() {
 begin wrong_architecture
 stand_in uname '[ "$1" = -m ] && echo aarch64 || echo Linux'
 run
-expect 'x86_64, and this machine is aarch64' 'TORCH_ROOT='
+expect 'x86_64, but this machine is aarch64' 'TORCH_ROOT='
 
 begin wrong_system
 stand_in uname '[ "$1" = -s ] && echo Darwin || echo arm64'
 run
-expect 'Linux, and this is Darwin' 'Debian 12'
+expect 'Linux, but this is Darwin' 'Debian 12'
 
 begin no_root
 stand_in dpkg-query 'case "$*" in *cmake*) exit 1 ;; esac; echo installed'
