@@ -80,7 +80,8 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
     ::kill(child, SIGINT);
     EXPECT_TRUE(within(0.5, [&] { return err().find("stopping after") != std::string::npos; }));
     EXPECT_FALSE(has_ended(child)) << "the step is not at its end yet";
-    EXPECT_EQ(err().find("stopping after"), err().rfind("stopping after")) << "once, not for each rank";
+    EXPECT_EQ(err().find("stopping after"), err().rfind("stopping after"))
+        << "once, not for each rank";
     ::kill(child, SIGINT);
     EXPECT_TRUE(within(3, [&] { return has_ended(child); }));
     ::kill(child, SIGKILL);
