@@ -1,5 +1,6 @@
 #include "pentatron/base/atomic_file.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -133,6 +134,12 @@ void check_replaced(const fs::path& output, std::span<const fs::path> inputs,
     raise<ConfigError>("{} {} exists and is not {}, and --overwrite replaces nothing else\n  try: "
                        "another {}",
                        option, output.string(), what, option);
+}
+
+bool contains_path(const fs::path& outer, const fs::path& inner) {
+  std::error_code error;
+  const fs::path a = fs::weakly_canonical(outer, error), b = fs::weakly_canonical(inner, error);
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first == a.end();
 }
 
 void write_file_atomically(const fs::path& target, std::string_view text) {

@@ -62,6 +62,9 @@ void check_replaced(const std::filesystem::path& output,
                     std::string_view what,
                     const std::function<bool(const std::filesystem::path&)>& is_one);
 
+/// Whether `inner` is `outer` or lies in it, links followed.
+bool contains_path(const std::filesystem::path& outer, const std::filesystem::path& inner);
+
 /// The whole content at once.
 void write_file_atomically(const std::filesystem::path& target, std::string_view text);
 

@@ -305,14 +305,7 @@ ConvertReport write_as_gguf(ModelSource& source, const fs::path& target,
   return {.bytes = fs::file_size(target), .tensors = tensors.size(), .files = 1};
 }
 
-bool contains_path(const fs::path& outer, const fs::path& inner) {
-  std::error_code error;
-  const fs::path a = fs::weakly_canonical(outer, error), b = fs::weakly_canonical(inner, error);
-  const auto [end, ignored] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  return end == a.end();
-}
-
-/// A file that belongs to a model: what exports and downloads of one consist of. Empty: all do.
+/// An entry of the folder that is no file of a model, as exports write them; empty: there is none.
 std::string foreign_file(const fs::path& model) {
   static const std::set<std::string, std::less<>> kNames = {"config.json",
                                                             "generation_config.json",

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/hf_cache.h"
@@ -63,12 +64,6 @@ bool is_run(const fs::path& where) {
          fs::exists(where / checkpoint::kManifestName);
 }
 
-bool lies_in(const fs::path& inner, const fs::path& outer) {
-  std::error_code error;
-  const fs::path a = fs::weakly_canonical(outer, error), b = fs::weakly_canonical(inner, error);
-  return std::ranges::mismatch(a, b).in1 == a.end();
-}
-
 /// A run in the folder goes on from the model that it began with, whatever the command names.
 void check_same_model(const FinetuneRequest& request, const fs::path& checkpoints) {
   const fs::path model = resolve_model_path(request.model);
@@ -76,8 +71,12 @@ void check_same_model(const FinetuneRequest& request, const fs::path& checkpoint
   if (!fs::exists(model, error))
     raise<ConfigError>("{} does not exist\n  try: {}", request.model,
                        download_or(request.model, "the folder or file of the model"));
-  const std::string from = started_from(checkpoints / *checkpoint::latest_name(checkpoints));
-  if (from.empty() || !fs::exists(from, error) || lies_in(from, model)) return;
+  const std::string told = started_from(checkpoints / *checkpoint::latest_name(checkpoints));
+  const std::string from = after_hf_prefix(told).value_or(told);
+  fs::path origin = from;
+  if (!fs::exists(origin, error) && is_hf_name(from))
+    origin = find_in_hf_cache(from).value_or(origin);
+  if (from.empty() || !fs::exists(origin, error) || contains_path(model, origin)) return;
   raise<ConfigError>("--out {} has a run that started from {}, not from {}\n  try: --out {}-2",
                      request.out, from, request.model, request.out);
 }

@@ -100,7 +100,8 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
     add("parallel.sequence_parallel=true has no effect: there is only one tensor-parallel rank\n  "
         "try: parallel.sequence_parallel=false");
   if (config.parallel.tensor_model_parallel_size == 1 &&
-      config.optimizer.optimizer == optim::OptimizerKind::kMuon &&
+      (config.optimizer.optimizer == optim::OptimizerKind::kMuon ||
+       config.optimizer.optimizer == optim::OptimizerKind::kAdaptiveMuon) &&
       config.optimizer.muon_tp_mode == optim::MuonTensorMode::kBlockwise)
     add("optimizer.muon_tp_mode=blockwise has no effect: there is only one tensor-parallel rank\n  "
         "try: optimizer.muon_tp_mode=exact");

@@ -20,6 +20,7 @@
 #include "pentatron/trainer/memory_report.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/notices.h"
+#include "pentatron/trainer/runtime.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -383,6 +384,16 @@ TEST(MemoryReport, SaysWhatWasMeasuredBesideTheEstimate) {
   });
   EXPECT_THAT(text, AllOf(HasSubstr("memory peak  "), HasSubstr(" per rank (estimated "),
                           HasSubstr("gradients "), HasSubstr("optimizer ")));
+}
+
+TEST(MemoryReport, KnowsNothingOfTheMatricesThatMeasureThePeak) {
+  nn::install_counting_allocator();
+  Config c = small_model({}, 1);
+  c.logger.peak_tflops.reset();
+  nn::reset_memory_peak(0);
+  const int64_t before = nn::memory_snapshot(0).total.current_bytes;
+  ASSERT_GT(find_peak(c, at::kCPU)->flops, 0);
+  EXPECT_LT(nn::memory_snapshot(0).total.peak_bytes - before, 1 << 20);
 }
 
 TEST(Notices, AreGivenForWhatChangesNothing) {

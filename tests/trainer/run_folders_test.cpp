@@ -225,6 +225,18 @@ TEST_F(RunFoldersTest, ARunThatGoesOnWritesIntoItsOwn) {
             4);
 }
 
+TEST_F(RunFoldersTest, AnAdapterOfTheUserIsNeverReplaced) {
+  test::run(config("base_log", "base"));
+  fs::create_directories(scratch / "ck/adapter");
+  const std::string file = scratch / "ck/adapter/adapter_config.json";
+  std::ofstream(file) << "mine\n";
+  EXPECT_THAT(refused(config("a", "ck",
+                             {"peft.type=lora", load("base"), "checkpoint.finetune=true",
+                              "checkpoint.export_hf=true"})),
+              HasSubstr(file + " exists"));
+  EXPECT_EQ(content_of(file), "mine\n");
+}
+
 TEST_F(RunFoldersTest, AFileOfTheUserIsNeverReplaced) {
   std::vector<std::string> names = {"ck/latest", "ck/hf/step_00000002/mine"};
   for (const char* name : kRunFiles) names.push_back(std::string("a/") + name);

@@ -43,6 +43,13 @@ class Values : public BucketValues {
     const auto found = of_unit_.find(unit);
     return found == of_unit_.end() ? none : found->second;
   }
+  /// Calls `start` for the buckets of the unit, and under overlap for those that the pass needs
+  /// next.
+  template <class Fn> void start_needed(int64_t unit, nn::Pass pass, Fn&& start) {
+    for (const size_t b : of_unit(unit)) start(b);
+    if (!overlap_) return;
+    for (const size_t b : of_unit(pass == nn::Pass::kForward ? unit + 1 : unit - 1)) start(b);
+  }
   const Bucket& bucket(size_t b) const { return (*buckets_)[b]; }
   size_t num_buckets() const { return buckets_->size(); }
   void wait_for(size_t b) { std::exchange(works_[b], {}).wait(); }
@@ -108,10 +115,7 @@ class ShardedValues final : public Values {
   at::Tensor owned(size_t b) const override { return owned_[b]; }
 
   void acquire(int64_t unit, nn::Pass pass) override {
-    for (const size_t b : of_unit(unit)) start(b);
-    if (overlap_) {
-      for (const size_t b : of_unit(pass == nn::Pass::kForward ? unit + 1 : unit - 1)) start(b);
-    }
+    start_needed(unit, pass, [this](size_t b) { start(b); });
     for (const size_t b : of_unit(unit)) {
       if (users_[b]++ == 0) lend(b);
     }
@@ -201,10 +205,7 @@ class Fp8Values final : public Values {
   at::Tensor owned(size_t b) const override { return owned_[b]; }
 
   void acquire(int64_t unit, nn::Pass pass) override {
-    for (const size_t b : of_unit(unit)) start(b);
-    if (overlap_) {
-      for (const size_t b : of_unit(pass == nn::Pass::kForward ? unit + 1 : unit - 1)) start(b);
-    }
+    start_needed(unit, pass, [this](size_t b) { start(b); });
     for (const size_t b : of_unit(unit)) {
       if (codes_[b].users++ == 0) lend(b);
     }
