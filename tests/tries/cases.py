@@ -463,6 +463,7 @@ CASES = [
     ("plot of no figure", "pentatron plot log --y size", {"--y with one of": "pentatron plot log --y step_time_s"}),
     ("plot into nothing", "pentatron plot log --output ''", {}),
     ("plot into a folder", "pentatron plot log --output pictures", {}),
+    ("plot over another file", "pentatron plot log --output notes.txt --overwrite", {"another --output": "pentatron plot log --output other.svg"}),
     ("plot over a file", "pentatron plot log --output p.svg; pentatron plot log --output p.svg", {"another --output": "pentatron plot log --output other.svg"}),
     ("file to tokenize", "pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json --input words.txt", {
         "pentatron tokenize --tokenizer PATH < FILE": "pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json < texts.jsonl"}),
