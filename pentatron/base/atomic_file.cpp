@@ -120,6 +120,18 @@ void refuse_existing(std::span<const fs::path> outputs, std::string_view option)
   }
 }
 
+fs::path free_path(const fs::path& taken) {
+  fs::path plain = taken.lexically_normal();
+  if (!plain.has_filename()) plain = plain.parent_path(); // "folder/"
+  for (int n = 2;; ++n) {
+    const fs::path name =
+        fmt::format("{}-{}{}", plain.stem().string(), n, plain.extension().string());
+    std::error_code error;
+    if (fs::path free = plain.parent_path() / name; !fs::exists(fs::symlink_status(free, error)))
+      return free;
+  }
+}
+
 void check_replaced(const fs::path& output, std::span<const fs::path> inputs,
                     std::string_view option, std::string_view what,
                     const std::function<bool(const fs::path&)>& is_one) {
@@ -128,12 +140,12 @@ void check_replaced(const fs::path& output, std::span<const fs::path> inputs,
   for (const fs::path& input : inputs)
     if (fs::equivalent(output, input, error))
       raise<ConfigError>("{} {} is an input of this command, and --overwrite would destroy it\n  "
-                         "try: another {}",
-                         option, output.string(), option);
+                         "try: {} {}",
+                         option, output.string(), option, free_path(output).string());
   if (!fs::is_regular_file(output, error) || !is_one(output))
     raise<ConfigError>("{} {} exists and is not {}, and --overwrite replaces nothing else\n  try: "
-                       "another {}",
-                       option, output.string(), what, option);
+                       "{} {}",
+                       option, output.string(), what, option, free_path(output).string());
 }
 
 bool contains_path(const fs::path& outer, const fs::path& inner) {

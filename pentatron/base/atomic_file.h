@@ -62,6 +62,9 @@ void check_replaced(const std::filesystem::path& output,
                     std::string_view what,
                     const std::function<bool(const std::filesystem::path&)>& is_one);
 
+/// The first of NAME-2.ext, NAME-3.ext, ... that does not exist, for another output than `taken`.
+std::filesystem::path free_path(const std::filesystem::path& taken);
+
 /// Whether `inner` is `outer` or lies in it, links followed.
 bool contains_path(const std::filesystem::path& outer, const std::filesystem::path& inner);
 

@@ -120,6 +120,13 @@ int console_width() {
   return width_of(out.file);
 }
 
+int text_columns() {
+  constexpr int kLeast = 40, kMost = 120;
+  Output& out = output();
+  const std::lock_guard lock(out.mutex);
+  return out.terminal ? std::clamp(width_of(out.file), kLeast, kMost) : kMost;
+}
+
 void print(std::string_view lines) {
   Output& out = output();
   const std::lock_guard lock(out.mutex);

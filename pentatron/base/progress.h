@@ -64,6 +64,8 @@ bool on_console();
 
 /// The columns of the console: of its terminal, else 80.
 int console_width();
+/// Columns for tables and paragraphs in the log: at most 120, which is also what files get.
+int text_columns();
 
 /// Removes the progress line, if one is shown. May be called in a signal handler.
 void clear_progress_in_handler();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "pentatron/base/error.h"
@@ -18,11 +19,30 @@ namespace pentatron {
 RunLock::~RunLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
-RunLock::RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+RunLock::RunLock(RunLock&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), made_(std::move(other.made_)) {}
 RunLock& RunLock::operator=(RunLock&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
+  std::swap(made_, other.made_);
   return *this;
 }
+
+void RunLock::remove() noexcept {
+  if (!held()) return;
+  if (!made_.empty()) ::unlink(made_.c_str()); // before it is free for others
+  ::close(std::exchange(descriptor_, -1));
+}
+
+namespace {
+
+/// Whether the path still leads to the open file: its last holder may have removed it.
+bool is_at(int descriptor, const std::filesystem::path& path) {
+  struct stat open = {}, there = {};
+  return ::fstat(descriptor, &open) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         open.st_ino == there.st_ino && open.st_dev == there.st_dev;
+}
+
+} // namespace
 
 std::optional<std::string> RunLock::take(const std::filesystem::path& folder, bool create) {
   if (held()) {
@@ -30,6 +50,7 @@ std::optional<std::string> RunLock::take(const std::filesystem::path& folder, bo
     return std::nullopt;
   }
   const std::filesystem::path file = folder / "run.lock";
+  const bool makes = create && ::access(file.c_str(), F_OK) != 0;
   const int descriptor = ::open(file.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0666);
   if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR) && !create) return std::nullopt;
   if (descriptor < 0)
@@ -48,6 +69,11 @@ std::optional<std::string> RunLock::take(const std::filesystem::path& folder, bo
         excerpt(trim({text.data(), size > 0 ? static_cast<size_t>(size) : 0}), text.size());
     return owner.empty() ? "another process" : owner;
   }
+  if (!is_at(descriptor, file)) {
+    ::close(descriptor);
+    return take(folder, create);
+  }
+  if (makes) made_ = std::filesystem::absolute(file);
   descriptor_ = descriptor; // without a lock too, where the file system knows none
   if (create) sign();
   return std::nullopt;

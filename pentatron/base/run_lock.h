@@ -22,11 +22,14 @@ class RunLock {
   /// the file system knows no locks. Throws Error if the file cannot be opened.
   std::optional<std::string> take(const std::filesystem::path& folder, bool create);
   bool held() const { return descriptor_ >= 0; }
+  /// Gives it up and removes the file, if take() made it here.
+  void remove() noexcept;
 
  private:
   void sign() const;
 
   int descriptor_ = -1;
+  std::filesystem::path made_; ///< the file, if this made it
 };
 
 } // namespace pentatron

@@ -2,6 +2,7 @@
 
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace pentatron {
@@ -79,6 +80,43 @@ std::string xml_escaped(std::string_view text) {
     default:
       out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     }
+  }
+  return out;
+}
+
+namespace {
+
+void fold_line(std::string_view line, size_t columns, std::string& out) {
+  const size_t start = std::min(line.find_first_not_of(' '), line.size());
+  const size_t gap = line.find("  ", start);
+  size_t indent = gap == std::string_view::npos ? start : line.find_first_not_of(' ', gap);
+  if (indent > columns / 2) indent = std::min(start + 2, columns / 2); // or nothing fits beside it
+  const std::string before(indent, ' ');
+  size_t used = 0, least = std::max(indent, start + 1);
+  while (used + line.size() > columns) {
+    size_t cut = columns >= used ? line.rfind(' ', columns - used) : std::string_view::npos;
+    if (cut == std::string_view::npos || cut < least) cut = line.find(' ', least);
+    const size_t next = line.find_first_not_of(' ', cut);
+    if (next == std::string_view::npos) break;
+    out += line.substr(0, cut);
+    out += '\n' + before;
+    line.remove_prefix(next);
+    used = indent;
+    least = 1;
+  }
+  out += line;
+}
+
+} // namespace
+
+std::string fold_lines(std::string_view text, size_t columns) {
+  std::string out;
+  for (const std::string_view line : split(text, '\n')) {
+    if (!out.empty() || line.data() != text.data()) out += '\n';
+    if (trim(line).starts_with("pentatron "))
+      out += line;
+    else
+      fold_line(line, columns, out);
   }
   return out;
 }

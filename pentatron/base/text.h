@@ -23,6 +23,10 @@ bool matches_pattern(const std::string& pattern, const std::string& name);
 /// `text` as content or attribute of XML; control characters become spaces.
 std::string xml_escaped(std::string_view text);
 
+/// Folds lines of more than `columns` bytes between words. What follows a gap of two blanks, as in
+/// a table of two columns, goes on below its beginning. Commands ("pentatron ...") stay whole.
+std::string fold_lines(std::string_view text, size_t columns);
+
 /// At most `limit` bytes of `text`, cut between characters and followed by "..." where something is
 /// missing; control characters become '?'. For showing foreign text in a message.
 std::string excerpt(std::string_view text, size_t limit = 60);

@@ -19,7 +19,6 @@
 #include "pentatron/cli/ranks.h"
 #include "pentatron/cli/writing.h"
 #include "pentatron/comm/gather_text.h"
-#include "pentatron/data/tokenizer/chat_template.h"
 #include "pentatron/data/tokenizer/open.h"
 #include "pentatron/data/utf8.h"
 
@@ -40,7 +39,7 @@ struct ChatArguments {
 class Talk {
  public:
   Talk(const OpenedModel& opened, const data::Tokenizer& tokenizer, std::string system)
-      : tokenizer_(tokenizer), template_(source_of(opened)), system_(std::move(system)) {
+      : tokenizer_(tokenizer), format_(format_of(opened, tokenizer)), system_(std::move(system)) {
     const std::filesystem::path path = tokenizer_path(opened);
     bos_ = data::tokenizer::configured_token(path, "bos_token");
     eos_ = data::tokenizer::configured_token(path, "eos_token");
@@ -55,29 +54,31 @@ class Talk {
     messages_.push_back({{"role", role}, {"content", content}});
   }
   size_t size() const { return messages_.size(); }
+  /// Texts that end an answer, beside the end tokens.
+  const std::vector<std::string>& stops() const { return format_.stops; }
   /// {"messages": [{"role": ..., "content": ...}, ...]}, as chat data for training is written.
   Json as_json() const { return {{"messages", Json(messages_)}}; }
   /// All that was said, and the beginning of the model's answer.
   std::vector<int64_t> tokens() const {
-    const std::string text = template_.render({{"messages", messages_},
-                                               {"bos_token", bos_},
-                                               {"eos_token", eos_},
-                                               {"add_generation_prompt", true}});
+    const std::string text = format_.text.render({{"messages", messages_},
+                                                  {"bos_token", bos_},
+                                                  {"eos_token", eos_},
+                                                  {"add_generation_prompt", true}});
     std::vector<int32_t> encoded;
     tokenizer_.encode(text, encoded);
     return {encoded.begin(), encoded.end()};
   }
 
  private:
-  static std::string source_of(const OpenedModel& opened) {
-    if (auto source = data::tokenizer::find_chat_template(tokenizer_path(opened))) return *source;
+  static ChatFormat format_of(const OpenedModel& opened, const data::Tokenizer& tokenizer) {
+    if (auto format = open_chat_format(opened, tokenizer)) return std::move(*format);
     raise<ConfigError>("{} has no chat template, which chat needs to format messages\n  try: "
                        "pentatron generate, or a tokenizer_config.json with chat_template",
                        opened.source->facts().path.string());
   }
 
   const data::Tokenizer& tokenizer_;
-  data::tokenizer::ChatTemplate template_;
+  ChatFormat format_;
   std::string system_, bos_, eos_;
   Messages messages_ = Messages::array();
 };
@@ -143,9 +144,8 @@ std::string save_talk(const Talk& talk, const std::string& file) {
   if (file.empty()) return "/save needs the name of a file\n  try: /save chat.json\n";
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::symlink_status(file, error))) {
-    const std::filesystem::path path = file;
-    return fmt::format("{} already exists, and nothing was saved\n  try: /save {}-2{}\n", file,
-                       (path.parent_path() / path.stem()).string(), path.extension().string());
+    return fmt::format("{} already exists, and nothing was saved\n  try: /save {}\n", file,
+                       free_path(file).string());
   }
   try {
     write_file_atomically(file, dump_json(talk.as_json(), 2) + "\n");
@@ -196,6 +196,8 @@ void chat_on_rank(const ChatArguments& arguments, const OpenedModel& opened,
   if (tokenizer.eod() >= 0) options.stop_tokens.push_back(tokenizer.eod());
   options.sampling.num_tokens = std::min(tokenizer.vocab_size(), opened.config.model.vocab_size);
   Talk talk(opened, tokenizer, arguments.system);
+  std::vector<std::string> stops = arguments.writing.stops;
+  stops.insert(stops.end(), talk.stops().begin(), talk.stops().end());
   generate::Session session(model, 1, options.fp8_cache);
   while (const auto line = ask(world)) {
     const std::string_view text = trim(*line);
@@ -207,7 +209,7 @@ void chat_on_rank(const ChatArguments& arguments, const OpenedModel& opened,
     if (next == Next::kAsk) continue;
     talk.say("user", text.starts_with("//") ? std::string(text.substr(1)) : *line);
     const std::vector<int64_t> prompt = talk.tokens();
-    TextWriter writer(tokenizer, prompt, arguments.writing.stops);
+    TextWriter writer(tokenizer, prompt, stops);
     const auto speak = [&](const std::string& words) {
       if (world.rank() == 0) show(words);
     };
@@ -225,7 +227,7 @@ void chat_on_rank(const ChatArguments& arguments, const OpenedModel& opened,
 }
 
 int run_chat(const ChatArguments& arguments) {
-  generate::check(arguments.writing.options);
+  check_writing(arguments.writing);
   const Ranks ranks = find_ranks(arguments.ranks);
   if (ranks.start == Ranks::Start::kSupervised)
     raise<ConfigError>("--backend {}: the processes of ranks have no standard input\n  try: "

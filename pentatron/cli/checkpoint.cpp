@@ -18,6 +18,7 @@
 #include "pentatron/checkpoint/sharded/verify.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/files/exit_status.h"
+#include "pentatron/cli/files/terminal.h"
 
 namespace pentatron::cli {
 
@@ -74,7 +75,8 @@ int inspect(const CheckpointArguments& a) {
     fmt::print("{}\n", dump_json(checkpoint::inspect(manifest), 2));
   } else {
     fmt::print("{}\n{}", folder.string(),
-               checkpoint::overview(manifest, {.all = a.all, .facts = facts_of(manifest)}));
+               folded_for_terminal(
+                   checkpoint::overview(manifest, {.all = a.all, .facts = facts_of(manifest)})));
   }
   return 0;
 }
@@ -134,6 +136,14 @@ int prune(const CheckpointArguments& a) {
         "--keep-every {} has no effect with --keep 0, which keeps all checkpoints\n  "
         "try: --keep 1",
         a.retention.keep_every);
+  const fs::path folder =
+      fs::path(a.folder).has_filename() ? fs::path(a.folder) : fs::path(a.folder).parent_path();
+  if (fs::exists(folder / checkpoint::kManifestName)) // one checkpoint
+    raise<CheckpointError>(
+        "{} is one checkpoint, and prune takes the folder of a run's checkpoints\n"
+        "  try: pentatron checkpoint prune {} --keep {}",
+        a.folder, folder.has_parent_path() ? folder.parent_path().string() : ".",
+        a.retention.keep_last);
   if (checkpoint::checkpoints_in(a.folder).empty()) refuse_empty(a.folder);
   const checkpoint::PruneReport report =
       checkpoint::prune_checkpoints(a.folder, a.retention, a.dry_run);

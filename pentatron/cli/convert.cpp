@@ -92,24 +92,16 @@ std::string config_for(const checkpoint::ModelSource& source, const std::string&
 using Place = checkpoint::TokenizerPlace;
 
 /// The tokenizer's files, or file, of the model; empty if there is none that is a file.
-std::filesystem::path tokenizer_path(const checkpoint::ModelFacts& facts) {
-  if (facts.tokenizer.kind != Place::Kind::kConfig) return facts.tokenizer.path;
-  trainer::Config saved;
-  config::Violations ignored;
-  config::apply_yaml(saved, facts.saved_config, "", ignored);
-  return saved.tokenizer.path;
-}
-
 /// What a GGUF file says of the tokenizer; without one the file serves programs that bring token
 /// numbers, and `why` says why.
 GgufMetadata metadata_of_tokenizer(const checkpoint::ModelFacts& facts, const std::string& target,
                                    std::string& why) {
-  const std::filesystem::path path = tokenizer_path(facts);
+  const std::filesystem::path path = trainer::tokenizer_path(facts);
   why = "the model has no tokenizer";
   try {
     if (!path.empty())
       return data::tokenizer::gguf_tokenizer_metadata(path, facts.config.vocab_size);
-    if (const auto made = trainer::made_tokenizer_files(facts); !made.empty()) {
+    if (const auto made = trainer::made_tokenizer_files(facts); made.contains("tokenizer.json")) {
       const AtomicDirectory aside(target + ".tokenizer"); // removed at the end
       for (const auto& [name, text] : made) write_file_atomically(aside.path() / name, text);
       return data::tokenizer::gguf_tokenizer_metadata(aside.path(), facts.config.vocab_size);
@@ -215,9 +207,11 @@ class QuantisationCost {
       const int64_t context = std::min<int64_t>(kContext, source.facts().context);
       scorer.emplace(source, *tokenizer_, trainer::TextScoring{.context = context});
     });
-    const auto add = [&](std::string_view text) { scorer->add(text); };
+    const auto add = [&](std::string_view text, const std::function<void(double)>& done) {
+      scorer->add(text, done);
+    };
     if (files_.empty())
-      add(kSampleText);
+      add(kSampleText, {});
     else
       for_each_document(files_, "--text-file", text_key_, add);
     const trainer::TextScore score = scorer->finish();

@@ -220,7 +220,9 @@ void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
     scorer->add(*a.text);
   } else {
     for_each_document(a.files, "--file", a.text_key.value_or("text"),
-                      [&](std::string_view text) { scorer->add(text); });
+                      [&](std::string_view text, const std::function<void(double)>& done) {
+                        scorer->add(text, done);
+                      });
   }
   print_score(scorer->finish());
 }

@@ -7,8 +7,11 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/ranks.h"
@@ -35,9 +38,15 @@ std::string quoted(const std::string& setting) {
 /// The settings, and why each was chosen, as `pentatron train` takes them.
 std::string settings_text(const std::vector<trainer::ChosenSetting>& chosen) {
   constexpr size_t kColumn = 44;
+  const auto columns = static_cast<size_t>(log::text_columns());
   std::string text = "finetune chose these settings; set a key to override it:";
   for (const trainer::ChosenSetting& one : chosen) {
     const std::string setting = quoted(one.key + "=" + one.value);
+    const size_t column = std::max(setting.size() + 1, kColumn);
+    if (!one.why.empty() && 4 + column + one.why.size() > columns) {
+      text += "\n  # " + one.why + "\n  " + setting;
+      continue;
+    }
     text += "\n  " + setting;
     if (!one.why.empty())
       text += std::string(setting.size() < kColumn ? kColumn - setting.size() : 1, ' ') + " # " +
@@ -52,23 +61,50 @@ void check_folder(const std::string& out) {
   std::error_code error;
   while (!there.empty() && !std::filesystem::exists(there, error)) there = there.parent_path();
   if (!there.empty() && !std::filesystem::is_directory(there, error))
-    raise<ConfigError>("--out {} cannot be a folder: {} is a file\n  try: another --out", out,
-                       there.string());
+    raise<ConfigError>("--out {} cannot be a folder: {} is a file\n  try: --out {}", out,
+                       there.string(), free_path(there).string());
+}
+
+/// The run; errors name the arguments as they were typed, not the keys that they become.
+trainer::FinetuneRun as_typed(const trainer::FinetuneRequest& request) {
+  const auto typed = [&](std::string message) {
+    for (const auto& [key, argument] :
+         {std::pair{"checkpoint.load=" + std::string(kHfPrefix), request.model},
+          {"checkpoint.load=", request.model},
+          {"dataset.path=", request.data}}) {
+      const std::string whole = key + argument;
+      for (size_t at = 0; (at = message.find(whole, at)) != std::string::npos; ++at)
+        message.erase(at, key.size());
+    }
+    return message;
+  };
+  try {
+    return trainer::make_finetune_run(request);
+  } catch (const ConfigError& error) {
+    throw ConfigError(typed(error.what()));
+  } catch (const DataError& error) {
+    throw DataError(typed(error.what()));
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(typed(error.what()));
+  }
 }
 
 int finetune(FinetuneArguments& arguments) {
   trainer::FinetuneRequest& request = arguments.request;
-  if (!(request.epochs > 0 && request.epochs <= 1e6))
+  if (request.epochs && !(*request.epochs > 0 && *request.epochs <= 1e6))
     raise<ConfigError>("--epochs {} is out of range, > 0 and <= 1e+06\n  try: --epochs 3",
-                       request.epochs);
+                       *request.epochs);
   for (const std::string& text : request.overrides)
     if (text.find('=') == std::string::npos)
       raise<ConfigError>("{} is not a key=value setting\n  try: optimizer.lr=0.0001", text);
   check_folder(request.out);
   Ranks ranks = find_ranks(arguments.ranks);
   request.world_size = ranks.size;
-  const trainer::FinetuneRun run = trainer::make_finetune_run(request);
-  if (!ranks.supervised && ranks.launch.rank == 0) log::print(settings_text(run.chosen));
+  const trainer::FinetuneRun run = as_typed(request);
+  if (!ranks.supervised && ranks.launch.rank == 0) {
+    trainer::check_out(request, run.config);
+    log::print(settings_text(run.chosen));
+  }
   return train_on_ranks(
       run.config, ranks, arguments.dry_run, [&](const trainer::TrainReport& report) {
         if (report.checkpoint.empty()) return;
@@ -98,7 +134,7 @@ void add_finetune(CLI::App& program, Action& chosen) {
                    "resumes a run that was stopped")
       ->required();
   verb->add_option("--epochs", request.epochs, "number of passes over the examples")
-      ->capture_default_str();
+      ->default_str(fmt::format("{:g}", trainer::kEpochs));
   verb->add_flag("--all-weights", request.all_weights,
                  "train all weights of the model instead of adapters (LoRA)");
   verb->add_flag("--dry-run", arguments->dry_run,

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +14,9 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/cli/commands.h"
+#include "pentatron/cli/files/terminal.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/prompts.h"
 #include "pentatron/cli/ranks.h"
@@ -106,11 +109,16 @@ class Run {
   void write(const std::vector<Prompt>& prompts) {
     const bool streams = !arguments_.json && prompts.size() == 1;
     const auto batch = static_cast<size_t>(arguments_.batch_size);
+    // On a terminal the texts themselves show how far it is.
+    if (speaks_ && prompts.size() > 1 && !on_terminal())
+      progress_.emplace("generating", std::ssize(prompts));
     for (size_t first = 0; first < prompts.size(); first += batch) {
       const size_t last = std::min(prompts.size(), first + batch);
       options_.first_text = first;
+      if (progress_) progress_->update(static_cast<int64_t>(first));
       write_batch({prompts.data() + first, last - first}, streams);
     }
+    progress_.reset();
     if (speaks_) log::info("{}", speed_.describe());
   }
 
@@ -185,6 +193,7 @@ class Run {
   generate::Options options_;
   parallelize::RankModel model_;
   Speed speed_;
+  std::optional<Progress> progress_; ///< of many prompts
 };
 
 /// Before the weights are read.
@@ -199,7 +208,7 @@ void check_tokens(const std::vector<int64_t>& tokens, int64_t vocab_size) {
 }
 
 int run_generate(const GenerateArguments& arguments) {
-  generate::check(arguments.writing.options);
+  check_writing(arguments.writing);
   const Ranks ranks = find_ranks(arguments.ranks);
   const OpenedModel opened = open_generator(with_adapter(arguments.model, arguments.adapter),
                                             arguments.config, ranks.size);

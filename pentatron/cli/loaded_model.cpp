@@ -9,11 +9,13 @@
 #include "pentatron/cli/commands.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/objectives/objective_tokenizer.h"
+#include "pentatron/data/sft/chat_text.h"
 #include "pentatron/data/tokenizer/open.h"
 #include "pentatron/models/model.h"
 #include "pentatron/nn/record.h"
 #include "pentatron/parallelize/load_model.h"
 #include "pentatron/trainer/kernel_choice.h"
+#include "pentatron/trainer/model_tokenizer.h"
 #include "pentatron/trainer/runtime.h"
 
 namespace pentatron::cli {
@@ -156,9 +158,20 @@ parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& 
 }
 
 std::filesystem::path tokenizer_path(const OpenedModel& opened) {
-  const checkpoint::TokenizerPlace& place = opened.source->facts().tokenizer;
-  if (place.kind == Kind::kConfig) return saved_config(opened.source->facts()).tokenizer.path;
-  return place.path;
+  return trainer::tokenizer_path(opened.source->facts());
+}
+
+std::optional<ChatFormat> open_chat_format(const OpenedModel& opened,
+                                           const data::Tokenizer& tokenizer) {
+  const auto source = trainer::chat_template_of(opened.source->facts());
+  if (!source) return std::nullopt;
+  ChatFormat format{.text = data::tokenizer::ChatTemplate(*source)};
+  // Where the end of a message is no token of its own, the model writes it out.
+  std::vector<int32_t> end;
+  tokenizer.encode(data::kChatmlEnd, end);
+  if (end.size() > 1 && source->find(data::kChatmlEnd) != std::string::npos)
+    format.stops = {data::kChatmlEnd};
+  return format;
 }
 
 std::shared_ptr<const data::Tokenizer> open_plain_tokenizer(const OpenedModel& opened) {

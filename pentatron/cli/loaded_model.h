@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "pentatron/checkpoint/adapters/peft_files.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/data/tokenizer.h"
+#include "pentatron/data/tokenizer/chat_template.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/config.h"
 
@@ -62,8 +64,16 @@ struct LoadedModel {
 LoadedModel load_model_in_groups(const OpenedModel& opened, const comm::Group& world,
                                  const std::vector<checkpoint::Adapter>& variants = {});
 
-/// Where the tokenizer's files are, for the chat template; empty: it has none.
+/// Where the tokenizer's files are; empty: it has none.
 std::filesystem::path tokenizer_path(const OpenedModel& opened);
+
+struct ChatFormat {
+  data::tokenizer::ChatTemplate text;
+  std::vector<std::string> stops = {}; ///< texts that end an answer, beside the end tokens
+};
+/// How conversations with the model are written; none: it has no chat template.
+std::optional<ChatFormat> open_chat_format(const OpenedModel& opened,
+                                           const data::Tokenizer& tokenizer);
 /// As the model's data read it: special tokens that they added are not in it. Null if none is
 /// known.
 std::shared_ptr<const data::Tokenizer> open_plain_tokenizer(const OpenedModel& opened);

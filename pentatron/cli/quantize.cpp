@@ -13,6 +13,7 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/cli/commands.h"
@@ -126,10 +127,14 @@ int quantize_file(const QuantizeArguments& a) {
       "--out ", a.out, [&] { write_safetensors(a.out, out); }, "a file in another folder");
 
   double error = 0, size = 0;
+  int64_t without = 0; ///< elements that are not finite, before or after
   for (size_t i = 0; i < values.size(); ++i) {
     const double given = load_as_double(aligned.data(), dtype, static_cast<int64_t>(i));
     const double difference = values[i] - given;
-    if (!std::isfinite(difference)) continue;
+    if (!std::isfinite(difference)) {
+      ++without;
+      continue;
+    }
     error += difference * difference;
     size += given * given;
   }
@@ -138,6 +143,11 @@ int quantize_file(const QuantizeArguments& a) {
              codes.size() + static_cast<size_t>(scale_count) * (bytes ? 1 : 4) +
                  (how.two_levels() ? 4 : 0),
              size > 0 ? std::sqrt(error / size) : 0.0);
+  if (without > 0)
+    log::warning(
+        "{} of {} are NaN or infinite, before or after quantization; relative_error does not "
+        "count them",
+        without, counted(rows * cols, "element"));
   return 0;
 }
 

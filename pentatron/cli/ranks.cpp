@@ -24,6 +24,8 @@ namespace {
 
 constexpr int kMaxThreads = 1024; ///< ranks of one process; beyond, groups cost more than models
 
+constexpr int kMaxProcesses = 4096; ///< of one machine
+
 /// This process's arguments for the processes that it starts.
 std::vector<std::string> arguments_of_a_rank() {
   std::vector<std::string> kept;
@@ -44,7 +46,7 @@ void add_rank_options(CLI::App& verb, RankArguments& arguments) {
   verb.add_option(
           "--ranks", arguments.ranks,
           "number of ranks to start; default: the ranks started by mpirun, torchrun or srun, or 1")
-      ->check(CLI::Range(1, 1 << 16));
+      ->check(CLI::PositiveNumber);
   verb.add_option("--backend", arguments.backend,
                   "how ranks run and communicate; in_process: threads of this program; mpi: "
                   "processes started by mpirun; sockets: processes, without MPI")
@@ -73,11 +75,14 @@ Ranks find_ranks(const RankArguments& arguments) {
   }
   ranks.size = arguments.ranks > 0 ? arguments.ranks : 1;
   if (ranks.backend != comm::ProcessBackend::kAuto) ranks.start = Ranks::Start::kSupervised;
-  if (ranks.start == Ranks::Start::kInProcess && ranks.size > kMaxThreads)
+  const bool threads = ranks.start == Ranks::Start::kInProcess;
+  if (const int most = threads ? kMaxThreads : kMaxProcesses; ranks.size > most)
     raise<ConfigError>(
-        "--ranks {} is more than the {} threads that one process can run as ranks\n  try: "
-        "--ranks {}, or processes of several machines with torchrun, mpirun or srun",
-        ranks.size, kMaxThreads, std::max(1u, std::thread::hardware_concurrency()));
+        "--ranks {} is more than the {} {} as ranks\n  try: --ranks {}, or processes "
+        "of several machines with torchrun, mpirun or srun",
+        ranks.size, most,
+        threads ? "threads that one process can run" : "processes that one command can start",
+        std::max(1u, std::thread::hardware_concurrency()));
   return ranks;
 }
 

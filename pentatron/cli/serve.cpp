@@ -65,9 +65,9 @@ std::string read_token(const std::string& file) {
   std::ifstream in(file);
   std::stringstream content;
   if (!in || !(content << in.rdbuf()))
-    raise<ConfigError>("--token-file {} cannot be read\n  try: --token-file with a file that has "
-                       "the token in one line",
-                       file);
+    raise<Error>("--token-file {} cannot be read\n  try: --token-file with a file that has "
+                 "the token in one line",
+                 file);
   const std::string text = content.str(), token(trim(text));
   constexpr size_t kLeast = 16;
   const bool printable = std::ranges::all_of(token, [](char c) { return c > ' ' && c < 127; });
@@ -194,9 +194,8 @@ int run_serve(const ServeArguments& arguments) {
       read_adapters(arguments, *opened.source,
                     arguments.name.empty() ? default_name(arguments.model) : arguments.name);
   options.service.models = adapters.names;
-  std::optional<data::tokenizer::ChatTemplate> chat;
-  if (const auto source = data::tokenizer::find_chat_template(tokenizer_path(opened)))
-    chat.emplace(*source);
+  const std::optional<ChatFormat> chat = open_chat_format(opened, *tokenizer);
+  if (chat) options.service.chat_stop_texts = chat->stops;
   options.share_prefixes = !arguments.no_sharing;
   options.scheduler.survives_failures = ranks.size == 1;
   options.listening = [&](uint16_t port) {
@@ -208,7 +207,7 @@ int run_serve(const ServeArguments& arguments) {
   return run_ranks(ranks, opened.config, [&](const comm::Group& world) {
     const RankLog rank_log("", world);
     parallelize::RankModel model = load_model(opened, world, adapters.adapters);
-    serve::serve(model, options, *tokenizer, chat ? &*chat : nullptr, world);
+    serve::serve(model, options, *tokenizer, chat ? &chat->text : nullptr, world);
   });
 }
 

@@ -1,28 +1,44 @@
 #include "pentatron/cli/text_documents.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include <fmt/format.h>
 
 #include "pentatron/base/naming.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/data/document_reader.h"
 
 namespace pentatron::cli {
 
 namespace {
 
+/// Counts on the disk: compressed files and JSON have another size than their texts.
 class WholeDocuments final : public data::DocumentSink {
  public:
-  explicit WholeDocuments(const std::function<void(std::string_view)>& use) : use_(use) {}
+  WholeDocuments(const UseDocument& use, int64_t bytes)
+      : use_(use), progress_("evaluating", bytes, {.unit = Progress::Unit::kBytes}) {}
+  void begin_file(int64_t bytes) {
+    before_ += file_;
+    file_ = bytes;
+    used_ = 0;
+  }
   void text(std::string_view piece) override { document_ += piece; }
   void end_document() override {
-    use_(document_);
+    const auto size = static_cast<double>(document_.size());
+    use_(document_, [&](double share) {
+      const auto used = used_ + static_cast<int64_t>(share * size);
+      progress_.update(before_ + std::min(used, file_));
+    });
+    used_ += static_cast<int64_t>(document_.size());
     document_.clear();
   }
   void drop_document() override { document_.clear(); }
 
  private:
-  const std::function<void(std::string_view)>& use_;
+  const UseDocument& use_;
+  Progress progress_;
+  int64_t before_ = 0, file_ = 0, used_ = 0; ///< bytes: of earlier files, of this one, of its texts
   std::string document_;
 };
 
@@ -39,14 +55,18 @@ std::string remedy_in_documents(const data::SkippedInput& input, bool others) {
 }
 
 void for_each_document(const std::vector<std::string>& paths, std::string_view option,
-                       const std::string& text_key,
-                       const std::function<void(std::string_view)>& use) {
-  WholeDocuments documents(use);
+                       const std::string& text_key, const UseDocument& use) {
   data::InputReport report; // throws for bad input
   try {
-    for (const data::InputFile& file : data::find_input_files(paths, option).files)
+    const std::vector<data::InputFile> files = data::find_input_files(paths, option).files;
+    int64_t bytes = 0;
+    for (const data::InputFile& file : files) bytes += file.size_bytes;
+    WholeDocuments documents(use, bytes);
+    for (const data::InputFile& file : files) {
+      documents.begin_file(file.size_bytes);
       data::read_documents(file, {.text_key = text_key, .max_line_bytes = kNoLineLimit}, documents,
                            report);
+    }
   } catch (const data::BadInputError& bad) {
     const data::BadInputError told(bad.input(),
                                    remedy_in_documents(bad.input(), report.documents > 0));

@@ -20,6 +20,7 @@
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/offload.h"
 #include "pentatron/trainer/recompute.h"
+#include "pentatron/trainer/run_identity.h"
 #include "pentatron/trainer/runtime.h"
 #include "pentatron/trainer/train.h"
 
@@ -152,6 +153,14 @@ trainer::Config run_config(const std::string& hf, ConfigArguments split, int wor
   if (trainer::loads_own(config.checkpoint) && !checkpoint::latest_name(config.checkpoint.save)) {
     split.overrides.push_back("checkpoint.load=" + source); // there is nothing to resume yet
     config = trainer::load_config(split.files, split.overrides, base, world_size);
+  }
+  if (trainer::loads_own(config.checkpoint)) {
+    const std::filesystem::path save = config.checkpoint.save;
+    const auto other = trainer::started_from_another(save / *checkpoint::latest_name(save), hf);
+    if (other)
+      raise<ConfigError>("checkpoint.load=auto resumes the run in {}, which started from {}, not "
+                         "from --hf {}\n  try: another checkpoint.save, or remove --hf",
+                         config.checkpoint.save, *other, hf);
   }
   if (trainer::foreign_model(config.checkpoint) && config.checkpoint.load != source)
     raise<ConfigError>("--hf {0} and checkpoint.load={1} both name a model to start from\n  try: "

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/base/error.h"
 #include "pentatron/cli/files/terminal.h"
 
 namespace pentatron::cli {
@@ -37,6 +38,20 @@ void add_writing_options(CLI::App& verb, WritingOptions& writing) {
       ->allow_extra_args(false);
   verb.add_option("--seed", options.seed, "random seed for sampling")->capture_default_str();
   add_cache_option(verb, options.fp8_cache);
+}
+
+void check_writing(const WritingOptions& writing) {
+  generate::check(writing.options);
+  const generate::Sampling &given = writing.options.sampling, usual;
+  if (given.temperature != 0) return;
+  const char* const idle = given.top_k != usual.top_k   ? "--top-k"
+                           : given.top_p != usual.top_p ? "--top-p"
+                           : given.min_p != usual.min_p ? "--min-p"
+                                                        : nullptr;
+  if (idle != nullptr)
+    raise<ConfigError>("{0} has no effect with --temperature 0, which always takes the most likely "
+                       "token\n  try: --temperature 1, or remove {0}",
+                       idle);
 }
 
 void add_cache_option(CLI::App& verb, bool& fp8_cache) {

@@ -21,6 +21,8 @@ struct WritingOptions {
   std::vector<std::string> stops; ///< strings
 };
 void add_writing_options(CLI::App& verb, WritingOptions& writing);
+/// Throws ConfigError for options that are out of range or without effect.
+void check_writing(const WritingOptions& writing);
 
 /// --kv-cache-dtype.
 void add_cache_option(CLI::App& verb, bool& fp8_cache);

@@ -113,7 +113,14 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
       !train_data_path.empty()   ? std::pair{"train_data_path", train_data_path}
       : !valid_data_path.empty() ? std::pair{"valid_data_path", valid_data_path}
                                  : std::pair{"test_data_path", test_data_path};
-  needs(own_parts && !corpora && !records, part, value, with_indexed, use_indexed);
+  const auto documents_in = [&](const std::string& text) {
+    return std::ranges::any_of(
+        std::array{".jsonl", ".ndjson", ".json", ".txt", ".md", ".parquet", ".gz", ".zst"},
+        [&](const char* ending) { return text.ends_with(ending); });
+  };
+  needs(own_parts && !corpora && !records, part, value, with_indexed,
+        documents_in(value) ? fmt::format("{}={} and {}=\"\"", key("path"), value, key(part))
+                            : use_indexed);
   needs(!per_split_data_args_path.empty() && !corpora, "per_split_data_args_path",
         per_split_data_args_path, with_indexed,
         type == DatasetType::kText ? use_indexed : key("per_split_data_args_path") + "=\"\"");

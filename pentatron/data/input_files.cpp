@@ -98,7 +98,9 @@ InputFiles find_input_files(const std::vector<std::string>& paths, std::string_v
     } else if (fs::is_regular_file(status)) {
       found.files.push_back(make_file(path, format_of(path).value_or(FileFormat::kText)));
     } else {
-      raise<DataError>("{}{} is neither a file nor a folder", given, name);
+      raise<DataError>("{}{} is neither a file nor a folder\n  try: a file, or a folder that "
+                       "contains files",
+                       given, name);
     }
   }
   if (found.files.empty()) {

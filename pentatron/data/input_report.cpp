@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 
@@ -138,6 +139,16 @@ std::string InputReport::to_string() const {
   }
   for (const std::string& message : messages_) text += "\n    " + message;
   if (static_cast<size_t>(total_skipped()) > messages_.size()) text += "\n    ...";
+  return text;
+}
+
+std::string InputReport::with_skips(std::string_view message) const {
+  if (total_skipped() == 0) return std::string(message);
+  const MessageParts parts = parts_of(message);
+  std::string text =
+      fmt::format("{}; skipped {}{}{}", parts.sentence, total_skipped(),
+                  messages_.empty() ? "" : ": ", messages_.empty() ? "" : messages_.front());
+  if (!parts.remedy.empty()) text += fmt::format("\n  try: {}", parts.remedy);
   return text;
 }
 

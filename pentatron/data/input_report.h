@@ -72,6 +72,9 @@ class InputReport {
   /// kind with examples, a line each.
   std::string to_string() const;
 
+  /// An error about what is left, and what was skipped, if anything was.
+  std::string with_skips(std::string_view message) const;
+
   int64_t files = 0;
   int64_t documents = 0;
   int64_t empty_documents = 0; ///< documents without text: left out, never an error

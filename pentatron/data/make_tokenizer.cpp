@@ -23,17 +23,23 @@ void check_keys(const TokenizerConfig& config) {
                        "tokenizer.type=auto",
                        config.path, type);
   if (!config.eod.empty() && !from_file)
-    raise<ConfigError>("tokenizer.eod={} has no effect without tokenizer.path", config.eod);
+    raise<ConfigError>("tokenizer.eod={} has no effect without tokenizer.path\n  try: "
+                       "tokenizer.path=FILE_OR_FOLDER, or remove tokenizer.eod",
+                       config.eod);
   if (!config.pattern.empty() &&
       !(from_file && (auto_type || config.type == TokenizerType::kTiktoken)))
-    raise<ConfigError>("tokenizer.pattern={} has an effect only with tokenizer.type=tiktoken",
+    raise<ConfigError>("tokenizer.pattern={} has an effect only with tokenizer.type=tiktoken\n  "
+                       "try: tokenizer.type=tiktoken with tokenizer.path=FILE, or remove "
+                       "tokenizer.pattern",
                        config.pattern);
   if (config.type == TokenizerType::kNull && config.vocab_size == 0)
     throw ConfigError("tokenizer.type=null needs tokenizer.vocab_size, but it is 0\n  try: "
                       "tokenizer.vocab_size=50256");
   if (config.type != TokenizerType::kNull && config.vocab_size != 0)
-    raise<ConfigError>("tokenizer.vocab_size={} has an effect only with tokenizer.type=null",
-                       config.vocab_size);
+    raise<ConfigError>(
+        "tokenizer.vocab_size={} has an effect only with tokenizer.type=null\n  try: "
+        "model.vocab_size={}, or remove tokenizer.vocab_size",
+        config.vocab_size, config.vocab_size);
 }
 
 tokenizer::FileType file_type(TokenizerType type) {

@@ -42,7 +42,11 @@ TokenDatasets open_text(const DatasetConfig& config, const DatasetContext& conte
                              .name = std::string(name_of(part))});
   };
   TokenDatasets sets;
-  sets.train = open_part(Part::kTrain);
+  try {
+    sets.train = open_part(Part::kTrain);
+  } catch (const ConfigError& error) {
+    throw ConfigError(about.report->with_skips(error.what()));
+  }
   sets.validation = open_part(Part::kValidation);
   sets.test = open_part(Part::kTest);
   return sets;

@@ -27,7 +27,8 @@ struct EvalConfig {
     using config::field;
     return std::tuple{
         field("tasks", &C::tasks,
-              "tasks to score during training: names of built-in tasks, and task files (YAML)"),
+              "tasks to score during training: names of built-in tasks, and task files (YAML)")
+            .or_one(),
         field("interval", &C::interval,
               "number of training iterations between evaluations on eval.tasks; 0: only after the "
               "last iteration")

@@ -235,6 +235,9 @@ void Service::complete(const http::Request& request, Endpoint endpoint,
   if (!type.starts_with("application/json"))
     throw ApiError(415, "the Content-Type of a request must be application/json");
   CompletionRequest parsed = parse_request(request.body, endpoint, options_.limits);
+  if (endpoint == Endpoint::kChat && !parsed.ignore_eos)
+    parsed.stops.insert(parsed.stops.end(), options_.chat_stop_texts.begin(),
+                        options_.chat_stop_texts.end());
   const int64_t variant = variant_of(parsed.model);
   if (options_.decoder_start && parsed.echo)
     throw ApiError(

@@ -15,6 +15,7 @@
 #include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_folders.h"
+#include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/stored_tokenizer.h"
 
 namespace pentatron::trainer {
@@ -91,9 +92,12 @@ void check_run(const Config& config, int world_size) {
   for (const std::string& notice : notices(config, world_size, data.datasets.validation != nullptr))
     log::warning("{}", notice);
   const std::string checkpoint = check_checkpoint(config, data.datasets);
-  log::info("checked the configuration, the memory, the folders, the data, the tokenizer{}; "
+  const RunTasks tasks(config);
+  if (config.offload.activations || config.offload.optimizer)
+    require_writable("offload.dir", config.offload.dir);
+  log::info("checked the configuration, the memory, the folders, the data, the tokenizer{}{}; "
             "nothing was written{}",
-            checkpoint,
+            config.eval.tasks.empty() ? "" : ", the tasks", checkpoint,
             config.checkpoint.node_local && !config.checkpoint.load.empty()
                 ? "; checkpoint.load was not checked, because each machine has a part of it"
                 : "");

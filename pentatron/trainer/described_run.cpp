@@ -44,4 +44,12 @@ std::optional<DescribedRun> described_run(const CheckpointConfig& checkpoint) {
   return run;
 }
 
+Config described_config(const checkpoint::ModelFacts& facts) {
+  Config saved;
+  config::Violations of_another_version;
+  if (!facts.saved_config.empty())
+    config::apply_yaml(saved, facts.saved_config, "", of_another_version);
+  return saved;
+}
+
 } // namespace pentatron::trainer

@@ -11,7 +11,6 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
-#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/checkpoint/sharded/folders.h"
@@ -20,6 +19,7 @@
 #include "pentatron/models/model.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/model_tokenizer.h"
+#include "pentatron/trainer/run_folders.h"
 #include "pentatron/trainer/run_identity.h"
 
 namespace pentatron::trainer {
@@ -66,19 +66,31 @@ bool is_run(const fs::path& where) {
 
 /// A run in the folder goes on from the model that it began with, whatever the command names.
 void check_same_model(const FinetuneRequest& request, const fs::path& checkpoints) {
-  const fs::path model = resolve_model_path(request.model);
-  std::error_code error;
-  if (!fs::exists(model, error))
-    raise<ConfigError>("{} does not exist\n  try: {}", request.model,
-                       download_or(request.model, "the folder or file of the model"));
-  const std::string told = started_from(checkpoints / *checkpoint::latest_name(checkpoints));
-  const std::string from = after_hf_prefix(told).value_or(told);
-  fs::path origin = from;
-  if (!fs::exists(origin, error) && is_hf_name(from))
-    origin = find_in_hf_cache(from).value_or(origin);
-  if (from.empty() || !fs::exists(origin, error) || contains_path(model, origin)) return;
-  raise<ConfigError>("--out {} has a run that started from {}, not from {}\n  try: --out {}-2",
-                     request.out, from, request.model, request.out);
+  const auto other =
+      started_from_another(checkpoints / *checkpoint::latest_name(checkpoints), request.model);
+  if (other)
+    raise<ConfigError>("--out {} has a run that started from {}, not from {}\n  try: --out {}",
+                       request.out, *other, request.model, free_path(request.out).string());
+}
+
+/// What the command line says twice.
+void check_overrides(const Settings& settings, const FinetuneRequest& request) {
+  for (const auto& [key, argument] : {std::pair{"dataset.path", request.data},
+                                      {"checkpoint.load", request.model},
+                                      {"logger.dir", "--out " + request.out},
+                                      {"checkpoint.save", "--out " + request.out}})
+    if (settings.given(key))
+      raise<ConfigError>(
+          "{} and {} are both given, and finetune takes {} from {}\n  try: remove {}", argument,
+          key, key, argument, key);
+  for (const char* key : {"train.train_iters", "train.train_samples"})
+    if (settings.given(key) && request.epochs)
+      raise<ConfigError>("--epochs {:g} and {} are both given, and both set the length of the "
+                         "run\n  try: remove {}",
+                         *request.epochs, key, key);
+  if (request.all_weights && settings.given("peft.type"))
+    raise<ConfigError>("--all-weights and peft.type are both given, but adapters freeze the "
+                       "weights\n  try: remove --all-weights, or remove peft.type");
 }
 
 void choose_model(Settings& settings, const FinetuneRequest& request, const fs::path& checkpoints) {
@@ -203,12 +215,13 @@ void choose_lengths(Settings& settings, const FinetuneRequest& request, const Co
   settings.choose("train.global_batch_size", batches.global_batch_size,
                   fmt::format("the examples fill {}", counted(samples, "sample")));
   const int64_t global = batches.global_batch_size;
-  const auto iterations = std::max<int64_t>(
-      1, static_cast<int64_t>(std::ceil(request.epochs * static_cast<double>(samples) /
-                                        static_cast<double>(global))));
+  const double epochs = request.epochs.value_or(kEpochs);
+  const auto iterations =
+      std::max<int64_t>(1, static_cast<int64_t>(std::ceil(epochs * static_cast<double>(samples) /
+                                                          static_cast<double>(global))));
   if (!settings.given("train.train_samples"))
     settings.choose("train.train_iters", iterations,
-                    fmt::format("{:g} passes over the examples", request.epochs));
+                    fmt::format("{:g} passes over the examples", epochs));
   const int64_t epoch = std::max<int64_t>(1, samples / global);
   if (validation > 0) {
     settings.choose("train.eval_interval", epoch, "once an epoch");
@@ -245,6 +258,7 @@ BatchFigures finetune_batches(int64_t samples, int64_t seq_length, int64_t data_
 
 FinetuneRun make_finetune_run(const FinetuneRequest& request) {
   Settings settings(request.overrides);
+  check_overrides(settings, request);
   const std::string checkpoints = (fs::path(request.out) / "checkpoints").string();
   choose_model(settings, request, checkpoints);
   settings.choose("dataset.type", "sft", "");
@@ -274,6 +288,15 @@ FinetuneRun make_finetune_run(const FinetuneRequest& request) {
   return {.config = load_config(std::vector<std::string>{}, settings.texts(request.overrides), {},
                                 request.world_size),
           .chosen = settings.chosen()};
+}
+
+void check_out(const FinetuneRequest& request, const Config& config) {
+  try {
+    check_folders(config);
+  } catch (const ConfigError& error) {
+    raise<ConfigError>("--out {}: {}\n  try: --out {}", request.out,
+                       parts_of(error.what()).sentence, free_path(request.out).string());
+  }
 }
 
 } // namespace pentatron::trainer

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,12 +10,15 @@
 
 namespace pentatron::trainer {
 
+/// Passes over the examples, unless the user says how long a run is.
+inline constexpr double kEpochs = 3;
+
 struct FinetuneRequest {
   std::string model; ///< a Hugging Face folder, ORG/NAME, FILE.gguf, or a run's checkpoint folder
   std::string data;  ///< as dataset.path
   std::string out;   ///< folder of the run
-  bool all_weights = false; ///< false: adapters
-  double epochs = 3;
+  bool all_weights = false;           ///< false: adapters
+  std::optional<double> epochs;       ///< none: kEpochs
   std::vector<std::string> overrides; ///< key=value; they win
   int world_size = 1;
 };
@@ -46,7 +50,11 @@ int64_t finetune_seq_length(const ExampleFigures& examples);
 BatchFigures finetune_batches(int64_t samples, int64_t seq_length, int64_t data_parallel_size);
 
 /// Reads the examples. If `out` holds a checkpoint of the run already, the configuration resumes
-/// it. Throws what load_config() and data::TaughtTexts do.
+/// it. Throws what load_config() and data::TaughtTexts do, and ConfigError for
+/// overrides that contradict the rest of the request.
 FinetuneRun make_finetune_run(const FinetuneRequest& request);
+
+/// Throws ConfigError if `out` belongs to another run. Before any rank of this one has taken it.
+void check_out(const FinetuneRequest& request, const Config& config);
 
 } // namespace pentatron::trainer

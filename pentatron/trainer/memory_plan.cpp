@@ -8,6 +8,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/models/model.h"
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/optim/rule.h"
@@ -532,7 +533,7 @@ static std::string by_pipeline_rank(const std::vector<RankMemory>& ranks) {
 std::string describe_limits(const Config& config, const MemoryPlan& plan,
                             std::optional<int64_t> free_bytes) {
   const RankMemory& r = plan.rank;
-  constexpr size_t kColumns = 120;
+  const auto columns = static_cast<size_t>(log::text_columns());
   std::string memory = fmt::format("memory       about {} per rank:", format_bytes(r.total()));
   size_t line = memory.size();
   for (const auto& [name, bytes] : {std::pair{"weights", r.weights},
@@ -544,7 +545,7 @@ std::string describe_limits(const Config& config, const MemoryPlan& plan,
                                     {"saving", r.saving}})
     if (bytes > 0) {
       const std::string part = fmt::format(" {} {},", name, format_bytes(bytes));
-      if (line + part.size() > kColumns) {
+      if (line + part.size() > columns) {
         memory += "\n            ";
         line = 12;
       }

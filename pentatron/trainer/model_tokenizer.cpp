@@ -1,7 +1,5 @@
 #include "pentatron/trainer/model_tokenizer.h"
 
-#include "pentatron/data/objectives/special_tokens.h"
-
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -11,7 +9,10 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/data/dataset.h"
+#include "pentatron/data/objectives/special_tokens.h"
+#include "pentatron/data/sft/chat_text.h"
 #include "pentatron/data/tokenizer/byte_tokenizer_files.h"
+#include "pentatron/data/tokenizer/open.h"
 #include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/stored_tokenizer.h"
 
@@ -134,11 +135,25 @@ std::string describe_tokenizer(const Config& config, const data::Tokenizer& toke
   return text;
 }
 
-std::map<std::string, std::string> made_tokenizer_files(const checkpoint::ModelFacts& facts) {
+fs::path tokenizer_path(const checkpoint::ModelFacts& facts) {
+  using Kind = checkpoint::TokenizerPlace::Kind;
+  return facts.tokenizer.kind == Kind::kConfig ? fs::path(described_config(facts).tokenizer.path)
+                                               : facts.tokenizer.path;
+}
+
+std::optional<std::string> chat_template_of(const checkpoint::ModelFacts& facts) {
+  if (auto own = data::tokenizer::find_chat_template(tokenizer_path(facts))) return own;
+  if (facts.tokenizer.kind == checkpoint::TokenizerPlace::Kind::kNone ||
+      described_config(facts).dataset.type != data::DatasetType::kSft)
+    return std::nullopt;
+  return data::kChatmlTemplate;
+}
+
+namespace {
+
+std::map<std::string, std::string> byte_files(const checkpoint::ModelFacts& facts) {
   if (facts.tokenizer.kind != checkpoint::TokenizerPlace::Kind::kConfig) return {};
-  Config saved;
-  config::Violations of_another_version;
-  config::apply_yaml(saved, facts.saved_config, "", of_another_version);
+  const Config saved = described_config(facts);
   const data::TokenizerConfig& tokenizer = saved.tokenizer;
   const bool bytes = tokenizer.path.empty() && (tokenizer.type == data::TokenizerType::kAuto ||
                                                 tokenizer.type == data::TokenizerType::kBytes);
@@ -151,6 +166,15 @@ std::map<std::string, std::string> made_tokenizer_files(const checkpoint::ModelF
   data::ObjectiveTokens tokens = data::objective_tokens(saved.dataset, data::ByteTokenizer());
   return data::tokenizer::byte_tokenizer_files(
       {.names = std::move(tokens.added), .before = tokens.before, .behind = tokens.behind});
+}
+
+} // namespace
+
+std::map<std::string, std::string> made_tokenizer_files(const checkpoint::ModelFacts& facts) {
+  std::map<std::string, std::string> files = byte_files(facts);
+  if (chat_template_of(facts) == data::kChatmlTemplate)
+    files["chat_template.jinja"] = data::kChatmlTemplate;
+  return files;
 }
 
 } // namespace pentatron::trainer

@@ -1,6 +1,7 @@
 /// The tokenizer that comes with a model.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,8 +32,17 @@ void check_vocabulary(const Config& config, const data::Tokenizer& tokenizer);
 /// For the log: "tokenizer: huggingface, 49152 tokens, from qwen/tokenizer.json".
 std::string describe_tokenizer(const Config& config, const data::Tokenizer& tokenizer);
 
-/// The files that other programs need to use a model that was trained on bytes (tokenizer.json and
-/// tokenizer_config.json, by name); none for any other model.
+/// Where the files of the model's tokenizer are; empty: it has none.
+std::filesystem::path tokenizer_path(const checkpoint::ModelFacts& facts);
+
+/// The chat template that lies with the model's tokenizer; ChatML if there is none and the model
+/// was trained on examples (dataset.type=sft), because their messages were written so. None
+/// otherwise.
+std::optional<std::string> chat_template_of(const checkpoint::ModelFacts& facts);
+
+/// The files that other programs need and the model's folder does not have, by name: tokenizer.json
+/// and tokenizer_config.json of a model that was trained on bytes, and chat_template.jinja of one
+/// whose messages were written as ChatML.
 std::map<std::string, std::string> made_tokenizer_files(const checkpoint::ModelFacts& facts);
 
 } // namespace pentatron::trainer

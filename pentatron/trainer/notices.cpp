@@ -27,6 +27,16 @@ std::vector<std::string> idle_keys(const Config& config) {
   const std::string optimizer =
       fmt::format("optimizer.optimizer={} does not use it", config::to_string(kind));
   const bool muon = kind == OptimizerKind::kMuon || kind == OptimizerKind::kAdaptiveMuon;
+  // A model that was loaded says keys of its own.
+  const bool own = config.model.preset.empty() && config.checkpoint.load.empty();
+  const bool rotates = config.model.position_embedding_type == models::PositionEmbedding::kRope;
+  const std::string position = fmt::format("model.position_embedding_type={}",
+                                           config::to_string(config.model.position_embedding_type));
+  const models::RopeScalingType scaling = config.model.rope_scaling.type;
+  const bool yarn = scaling == models::RopeScalingType::kYarn,
+             llama3 = scaling == models::RopeScalingType::kLlama3;
+  const std::string rope_scaling =
+      fmt::format("model.rope_scaling.type={}", config::to_string(scaling));
   const std::vector<IdleKeys> table = {
       {"optimizer", "sgd_", kind != OptimizerKind::kSgd, optimizer},
       {"optimizer", "lion_", kind != OptimizerKind::kLion, optimizer},
@@ -37,6 +47,18 @@ std::vector<std::string> idle_keys(const Config& config) {
        fmt::format("scheduler.lr_decay_style={}",
                    config::to_string(config.scheduler.lr_decay_style))},
       {"logger", "sample_", config.logger.sample_prompts.empty(), "logger.sample_prompts is empty"},
+      {"logger", "run_name", config.logger.dir.empty(), "logger.dir is empty"},
+      {"profiling", "trace_", !config.profiling.trace, "profiling.trace=false"},
+      {"train", "eval_iters", config.train.eval_interval == 0, "train.eval_interval=0"},
+      {"dataset", "full_validation", config.train.eval_interval == 0, "train.eval_interval=0"},
+      {"model", "rotary_", own && !rotates, position},
+      {"model", "rope_", own && !rotates, position},
+      {"model", "rope_scaling.beta_", own && !yarn, rope_scaling},
+      {"model", "rope_scaling.truncate", own && !yarn, rope_scaling},
+      {"model", "rope_scaling.attention_factor", own && !yarn, rope_scaling},
+      {"model", "rope_scaling.mscale", own && !yarn, rope_scaling},
+      {"model", "rope_scaling.low_freq_factor", own && !llama3, rope_scaling},
+      {"model", "rope_scaling.high_freq_factor", own && !llama3, rope_scaling},
       {"eval", "", config.eval.tasks.empty(), "eval.tasks is empty"},
       {"checkpoint", "async_save", config.checkpoint.save.empty(), "checkpoint.save is empty"},
       {"checkpoint", "staging_limit", !config.checkpoint.async_save, "checkpoint.async_save=false"},

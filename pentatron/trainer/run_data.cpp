@@ -35,9 +35,10 @@ RunData open_run_data(const Config& config, bool writes_nothing) {
     context.render_chat = data::open_chat_template(config.tokenizer.path);
   run.datasets = data::open_datasets(config.dataset, context);
   if (run.datasets.train == nullptr) {
-    raise<ConfigError>(
+    const std::string problem = fmt::format(
         "dataset.split={} leaves less than one training sample\n  try: dataset.split=95,5,0",
         config.dataset.split);
+    throw ConfigError(run.datasets.report ? run.datasets.report->with_skips(problem) : problem);
   }
   const std::optional<int64_t> size = run.datasets.train->size();
   if (size && run.samples > *size) {

@@ -95,26 +95,16 @@ std::error_code try_to_write(const fs::path& existing) {
                      why, key);
 }
 
-/// Throws if nothing can be written in `folder` or, if it does not exist, in the one above it.
-void require_writable(const std::string& key, const fs::path& folder) {
-  if (folder.empty()) return;
-  fs::path existing = full_path(folder);
-  while (!is_there(existing) && existing.has_relative_path()) existing = existing.parent_path();
-  std::error_code error;
-  const bool is_folder = fs::is_directory(existing, error);
-  if (is_folder) error = try_to_write(existing);
-  if (is_folder && !error) return;
-  refuse_folder(key, folder,
-                existing.string() +
-                    (is_folder ? fmt::format(" does not allow new folders ({})", error.message())
-                               : " is not a folder"));
-}
-
-/// The same, and makes it: before the run, not after it.
-void require_folder(const std::string& key, const fs::path& folder) {
+/// Makes a folder that can be written in: before the run, not after it. Adds what did not exist.
+void require_folder(const std::string& key, const fs::path& folder, std::vector<fs::path>& made) {
   require_writable(key, folder);
+  if (folder.empty()) return;
+  const size_t before = made.size();
+  for (fs::path missing = full_path(folder); !is_there(missing) && missing.has_relative_path();
+       missing = missing.parent_path())
+    made.insert(made.begin() + static_cast<std::ptrdiff_t>(before), missing);
   std::error_code error;
-  if (!folder.empty()) fs::create_directories(folder, error);
+  fs::create_directories(folder, error);
   if (error) refuse_folder(key, folder, error.message());
 }
 
@@ -224,9 +214,16 @@ std::string resume_keys(const Config& config, const fs::path& run) {
 /// Throws: the checkpoints of a run that this one does not go on with lie in `folder`.
 [[noreturn]] void refuse_checkpoints(const Config& config, const char* key,
                                      const fs::path& folder) {
-  raise<ConfigError>(
-      "{}={} contains the checkpoints of another run\n  try: {} to resume it, or {} for a new run",
-      key, folder.string(), resume_keys(config, folder), new_folders(config));
+  bool resumes = true;
+  try {
+    const auto latest = checkpoint::latest_name(folder);
+    resumes = !latest || checkpoint::saved_run(folder / *latest).has_training_state;
+  } catch (const Error&) { // told when it is resumed
+  }
+  raise<ConfigError>("{}={} contains {}\n  try: {}{} for a new run", key, folder.string(),
+                     resumes ? "the checkpoints of another run" : "weights of another model",
+                     resumes ? resume_keys(config, folder) + " to resume it, or " : "",
+                     new_folders(config));
 }
 
 /// The same of its metrics.
@@ -347,6 +344,27 @@ std::vector<checkpoint::CheckpointFolder> checkpoints_after(const fs::path& save
 
 } // namespace
 
+void require_writable(const std::string& key, const fs::path& folder) {
+  if (folder.empty()) return;
+  fs::path existing = full_path(folder);
+  while (!is_there(existing) && existing.has_relative_path()) existing = existing.parent_path();
+  std::error_code error;
+  const bool is_folder = fs::is_directory(existing, error);
+  if (is_folder) error = try_to_write(existing);
+  if (is_folder && !error) return;
+  refuse_folder(key, folder,
+                existing.string() +
+                    (is_folder ? fmt::format(" does not allow new folders ({})", error.message())
+                               : " is not a folder"));
+}
+
+RunFolders::Taken::~Taken() {
+  if (kept) return;
+  for (RunLock& lock : locks) lock.remove();
+  std::error_code not_empty;
+  for (auto folder = made.rbegin(); folder != made.rend(); ++folder) fs::remove(*folder, not_empty);
+}
+
 RunFolders::RunFolders(const Config& own, const comm::Group& world)
     : config_(equal_config(own, world)) {
   const Config& config = config_;
@@ -357,10 +375,10 @@ RunFolders::RunFolders(const Config& own, const comm::Group& world)
   for (const fs::path& folder : {fs::path(config.logger.dir), fs::path(c.save)})
     if (!folder.empty() && (folders.empty() || !is_same(folder, folders[0])))
       folders.push_back(folder);
-  locks_.resize(folders.size());
+  taken_.locks.resize(folders.size());
   const auto lock = [&](bool create) {
     for (size_t i = 0; i < folders.size(); ++i)
-      if (const auto owner = locks_[i].take(folders[i], create))
+      if (const auto owner = taken_.locks[i].take(folders[i], create))
         raise<ConfigError>("{} is in use by {}\n  try: {}", folders[i].string(), *owner,
                            new_folders(config));
   };
@@ -370,8 +388,8 @@ RunFolders::RunFolders(const Config& own, const comm::Group& world)
   together(world, first, [&] {
     lock(/*create=*/false);
     check_results(config, saved);
-    require_folder("logger.dir", config.logger.dir);
-    require_folder("checkpoint.save", c.save);
+    require_folder("logger.dir", config.logger.dir, taken_.made);
+    require_folder("checkpoint.save", c.save, taken_.made);
     lock(/*create=*/true);
     check_results(config, saved || has_checkpoints(c.save)); // another run was quicker
     const fs::path dir = config.logger.dir;
@@ -379,19 +397,20 @@ RunFolders::RunFolders(const Config& own, const comm::Group& world)
     if (!saved && (again || has_failed_start(dir))) set_aside(dir);
   });
   together(world, !first, [&] {
-    require_folder("logger.dir", config.logger.dir);
-    require_folder("checkpoint.save", c.save);
+    require_folder("logger.dir", config.logger.dir, taken_.made);
+    require_folder("checkpoint.save", c.save, taken_.made);
   });
   if (!c.node_local || c.save.empty()) return;
   const checkpoint::Machines machines(c.save, world);
   together(world, machines.leads() && !first, [&] {
     folders = {c.save};
-    locks_.resize(1);
+    taken_.locks.resize(1);
     lock(/*create=*/true);
   });
 }
 
 void RunFolders::begin(int64_t iteration, const comm::Group& world, const std::string& repair) {
+  taken_.kept = true;
   const fs::path dir = config_.logger.dir, save = config_.checkpoint.save;
   const bool first = world.rank() == 0;
   const bool leads =

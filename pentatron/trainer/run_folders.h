@@ -16,7 +16,8 @@ namespace pentatron::trainer {
 /// of its machine).
 class RunFolders {
  public:
-  /// Makes the folders. A run without steps writes nothing and takes none. What an earlier start
+  /// Makes the folders, and removes them again if the run ends before begin(). A run without steps
+  /// writes nothing and takes none. What an earlier start
   /// left that made no step, or with checkpoint.load=auto no checkpoint, is moved into
   /// logger.dir/earlier-N.
   ///
@@ -34,9 +35,21 @@ class RunFolders {
   void begin(int64_t iteration, const comm::Group& world, const std::string& repair = "");
 
  private:
+  /// What was made for a run that may never begin.
+  struct Taken {
+    std::vector<RunLock> locks;
+    std::vector<std::filesystem::path> made; ///< folders, the outer ones first
+    bool kept = false;
+    ~Taken();
+  };
+
   Config config_;
-  std::vector<RunLock> locks_;
+  Taken taken_;
 };
+
+/// Throws ConfigError if nothing can be written in `folder`, the value of `key`, or, if it does not
+/// exist, in the one above it.
+void require_writable(const std::string& key, const std::filesystem::path& folder);
 
 /// Throws what RunFolders throws for these folders, and makes none. Of checkpoint.save it sees only
 /// what this machine does.

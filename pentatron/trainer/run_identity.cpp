@@ -2,6 +2,9 @@
 
 #include <filesystem>
 
+#include "pentatron/base/atomic_file.h"
+#include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/sha256.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
@@ -43,6 +46,22 @@ std::string started_from(const std::filesystem::path& folder) {
   return found == attachments.end()
              ? ""
              : checkpoint::read_attachment(folder, kStartedFrom, found->second);
+}
+
+std::optional<std::string> started_from_another(const fs::path& folder, const std::string& model) {
+  const fs::path given = resolve_model_path(model);
+  std::error_code error;
+  if (!fs::exists(given, error))
+    raise<ConfigError>("{} does not exist\n  try: {}", model,
+                       download_or(model, "the folder or file of the model"));
+  const std::string told = started_from(folder);
+  std::string from = after_hf_prefix(told).value_or(told);
+  fs::path origin = from;
+  if (!fs::exists(origin, error) && is_hf_name(from))
+    origin = find_in_hf_cache(from).value_or(origin);
+  if (from.empty() || !fs::exists(origin, error) || contains_path(given, origin))
+    return std::nullopt;
+  return from;
 }
 
 } // namespace pentatron::trainer

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "pentatron/trainer/config.h"
@@ -20,6 +21,10 @@ std::string hash_of_config(Config config, const std::string& started_from);
 inline constexpr const char* kStartedFrom = "started_from.txt";
 /// Its content: a path, or empty for a run that began with new weights.
 std::string started_from(const std::filesystem::path& folder);
+/// The same, if that model is there and is another one than `model` (a folder, a file or ORG/NAME
+/// of a downloaded model). Throws ConfigError if `model` does not exist.
+std::optional<std::string> started_from_another(const std::filesystem::path& folder,
+                                                const std::string& model);
 
 /// For W&B and MLflow.
 TrackedRun tracked_run(const Config& config, const std::string& id, std::string group,

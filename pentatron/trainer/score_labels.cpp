@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/data/batch.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/parallelize/load_model.h"
@@ -69,7 +70,9 @@ LabelScore score_labels(checkpoint::ModelSource& source,
                                        .gradients = false});
   LabelScore score{.evaluation = {}, .samples = sets.validation->samples_per_epoch()};
   EvaluationSums sums;
+  Progress progress("evaluating", score.samples);
   for (int64_t begin = 0; begin < score.samples; begin += kBatch) {
+    progress.update(begin);
     std::vector<int64_t> samples(static_cast<size_t>(std::min(kBatch, score.samples - begin)));
     std::iota(samples.begin(), samples.end(), begin);
     sums += evaluate(model, data::make_batch(*sets.validation, samples), device);

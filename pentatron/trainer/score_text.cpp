@@ -61,7 +61,7 @@ TextScorer::TextScorer(checkpoint::ModelSource& source, const data::Tokenizer& t
       device_(choose_device(options.device)),
       prefix_(first_token(tokenizer, source.config().vocab_size)) {}
 
-void TextScorer::add(std::string_view document) {
+void TextScorer::add(std::string_view document, const std::function<void(double)>& done) {
   if (const size_t bad = data::find_invalid_utf8(document); bad != std::string_view::npos)
     raise<DataError>("the text is not valid UTF-8 at byte {}", bad);
   std::vector<int32_t> encoded;
@@ -90,6 +90,7 @@ void TextScorer::add(std::string_view document) {
     std::fill_n(window.labels.begin(), predicted - begin, kIgnored);
     push(std::move(window));
     predicted = end;
+    if (done) done(static_cast<double>(predicted) / static_cast<double>(count));
   }
   score_.tokens += count;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -45,7 +46,8 @@ class TextScorer {
              const TextScoring& options);
 
   /// Throws DataError for text that is not UTF-8, and for tokens outside the model's vocabulary.
-  void add(std::string_view document);
+  /// `done` hears after each window which share of the document has been read.
+  void add(std::string_view document, const std::function<void(double)>& done = {});
   TextScore finish();
 
   /// Of the batches that have run, with their padding.

@@ -63,6 +63,15 @@ checkpoint::AdapterBase load_base(const Config& config,
           checkpoint::read_attachment(folder, checkpoint::kAdapterBase, entry->second), folder);
     });
     where = config.peft.base.empty() ? base.model : config.peft.base;
+    if (config.peft.base.empty() && !where.empty()) {
+      try {
+        checkpoint::open_model(where);
+      } catch (const Error& error) {
+        raise<CheckpointError>("{} contains adapters for {}, which cannot be read: {}\n  try: "
+                               "peft.base=DIR with that model",
+                               found->folder.string(), where, parts_of(error.what()).sentence);
+      }
+    }
   }
   if (where.empty())
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });

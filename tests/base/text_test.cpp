@@ -98,6 +98,23 @@ TEST(Text, SplitsTrimsAndCutsBetweenCharacters) {
   EXPECT_EQ(excerpt("\u20ac\u20ac", 4), "\u20ac...");
 }
 
+TEST(Text, FoldsBelowTheSecondColumn) {
+  EXPECT_EQ(fold_lines("one two\nthree", 80), "one two\nthree");
+  EXPECT_EQ(fold_lines("one two three four", 9), "one two\nthree\nfour");
+  EXPECT_EQ(fold_lines("  --a     one two three\n\nx", 21),
+            "  --a     one two\n          three\n\nx");
+  EXPECT_EQ(fold_lines("  pentatron train a b c", 10), "  pentatron train a b c");
+  EXPECT_EQ(fold_lines("aaaaaaaaaaaa bb", 5), "aaaaaaaaaaaa\nbb");
+  EXPECT_EQ(fold_lines("  aaaaaaaaaaaa", 5), "  aaaaaaaaaaaa");
+  EXPECT_EQ(fold_lines("", 5), "");
+  EXPECT_EQ(fold_lines("\n", 5), "\n");
+  for (size_t columns = 1; columns < 40; ++columns) { // nothing but blanks and lines changes
+    std::string folded = fold_lines("  --name TEXT    a few words that say what it is  ", columns);
+    std::erase_if(folded, [](char c) { return c == ' ' || c == '\n'; });
+    EXPECT_EQ(folded, "--nameTEXTafewwordsthatsaywhatitis");
+  }
+}
+
 TEST(Format, DurationsBytesAndCounts) {
   EXPECT_EQ(format_duration(0.447), "0.45s");
   EXPECT_EQ(format_duration(0), "0.00s");

@@ -106,6 +106,23 @@ TEST_F(Generating, ATalkIsALineATurn) {
   EXPECT_THAT(run("chat model --backend sockets --ranks 2 2>&1", 2), HasSubstr("standard input"));
 }
 
+TEST_F(Generating, AModelTrainedOnMessagesWithoutATemplateChats) {
+  std::ofstream file(folder / "talks.jsonl");
+  for (int i = 0; i < 40; ++i)
+    file << R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"yo"}]})"
+         << "\n";
+  file.close();
+  run("train model.num_layers=1 model.hidden_size=64 model.num_attention_heads=2 "
+      "dataset.type=sft dataset.path=talks.jsonl dataset.split=100,0,0 train.seq_length=128 "
+      "train.micro_batch_size=2 train.global_batch_size=2 train.train_iters=120 optimizer.lr=0.01 "
+      "train.num_threads=1 logger.peak_tflops=1 logger.tensorboard=false kernels=order "
+      "checkpoint.save=talker checkpoint.export_hf=true 2>&1");
+  // What the messages were written as, and the end of an answer is no part of it.
+  const std::string chat = " --max-new-tokens 60 --temperature 0 2>/dev/null";
+  EXPECT_EQ(run("chat talker" + chat, 0, "echo hi | "), "yo\n");
+  EXPECT_EQ(run("chat talker/hf/step_00000120" + chat, 0, "echo hi | "), "yo\n");
+}
+
 TEST_F(Generating, MaxNewTokensIsExactlyWhatIsWritten) {
   test::make_letter_model(folder / "model");
   const Json line =

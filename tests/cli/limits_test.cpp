@@ -218,6 +218,9 @@ TEST_F(Limits, OnAFullDiskEveryIncompleteFileIsNamedAndNoOtherIsShown) {
 }
 
 TEST_F(Limits, TooManyThreadsAreRefused) {
+  EXPECT_THAT(train("--ranks 100000 --backend sockets", 2),
+              AllOf(HasSubstr("--ranks 100000 is more than the 4096 processes"),
+                    HasSubstr("\n  try: --ranks ")));
   EXPECT_THAT(train("--ranks 65536", 2),
               AllOf(HasSubstr("error: --ranks 65536 is more than the 1024 threads"),
                     HasSubstr("try: --ranks ")));

@@ -60,6 +60,11 @@ const std::vector<Command>& commands() {
                     "--hidden-out h.safetensors",
        .outputs = {"l.safetensors", "g.safetensors", "h.safetensors"},
        .only_own = true},
+      {.name = "evaluate",
+       .arguments = "talker --tasks task.yaml --out scores.json",
+       .outputs = {"scores.json"},
+       .only_own = true,
+       .variant = "tasks"},
       {.name = "generate", .arguments = "saved --tokens 1,2,3 --max-new-tokens 2"},
       {.name = "chat",
        .arguments = "talker --max-new-tokens 4 --seed 1 < question.txt",
@@ -147,6 +152,12 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
     std::ofstream(folder / "a.yaml") << "seed: 5\n";
     std::ofstream(folder / "question.txt") << "hello\n";
     test::make_letter_model(folder / "talker"); // it has a chat template
+    std::ofstream(folder / "task.yaml")
+        << "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: task.jsonl}}\n"
+           "test_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{a}}'\n"
+           "doc_to_choice: [no, yes]\ndoc_to_target: label\n";
+    std::ofstream(folder / "task.jsonl") << R"({"a": "is it", "label": 1})"
+                                         << "\n";
     std::ofstream examples(folder / "examples.jsonl");
     for (int i = 0; i < 4; ++i)
       examples << R"({"prompt": "hello", "completion": "world"})"

@@ -11,6 +11,7 @@ import re
 import select
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import termios
@@ -217,11 +218,33 @@ def verified(program, width, more):
             shell.close()
 
 
+def help_fits(program, width, more):
+    """Help and the overview of a checkpoint are folded where the terminal ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([program, "train", *TINY, "train.train_iters=1", "logger.progress=off", *more], cwd=folder, check=True,
+                       capture_output=True)
+        shell = Shell(folder, width)
+        try:
+            at = shell.wait(r"\$ ")
+            for command in (["train", "--help"], ["evaluate", "--help"], ["checkpoint", "inspect", "ck"]):
+                script(folder, program, *command)
+                begin = len(shell.output)
+                shell.send("sh t\n")
+                at = shell.wait(r"\$ $", at)
+                lines = [line.rstrip() for line in shell.output[begin:].splitlines()]
+                wide = [line for line in lines if len(line) > width and not line.lstrip().startswith("pentatron ")]
+                check(len(lines) > 10 and not wide, f"{command}: wider than {width}: {wide[:2]}", shell)
+        finally:
+            shell.close()
+
+
 CASES = [("stopped, 80 columns", stopped_run, 80, []),
          ("stopped, 120 columns, 2 threads", stopped_run, 120, ["--ranks=2"]),
          ("stopped, 100 columns, 2 processes", stopped_run, 100, ["--ranks=2", "--backend=sockets"]),
          ("finished, 120 columns, then 60", finished_run, 120, []),
-         ("verification", verified, 80, [])]
+         ("verification", verified, 80, []),
+         ("help, 80 columns", help_fits, 80, []),
+         ("help, 50 columns", help_fits, 50, [])]
 
 
 def main():

@@ -132,13 +132,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"seed: 1.5", "seed=1.5 is not an integer", "seed=2"},
         BadCase{"seed: 1e30", "cannot be represented exactly", ""},
         BadCase{"seed: 1__0", "is not an integer", ""},
-        BadCase{"seed: _1", "is not an integer", ""}, BadCase{"seed: 12x", "is not an integer", ""},
+        BadCase{"seed: _1", "is not an integer", ""}, BadCase{"seed: 12x", "is not an integer", "seed="},
         BadCase{"seed: 9223372036854775808", "is out of range", "seed=9223372036854775807"},
         BadCase{"seed: \"12\"", "is a string in quotes", "seed=12"},
         BadCase{"seed: null", "is null, but must be an integer", ""},
         BadCase{"seed: [1]", "is not an integer", ""},
         BadCase{"small: 128", "is out of range", "small=127"},
-        BadCase{"single: .nan", "is not a number", ""},
+        BadCase{"single: .nan", "is not a number", "single="},
         BadCase{"single: 1e999", "is not a number", ""},
         BadCase{"name: null", "is null, but must be a string", "name=\"\""},
         BadCase{"name: [0.3, a, 0.7, b]", "is not a string", "name=\"0.3 a 0.7 b\""},
@@ -194,6 +194,7 @@ dataset:
 )");
   EXPECT_EQ(text, R"(6 problems in the configuration
   run.yaml:1: seed=x is not an integer
+    try: seed=1234
   run.yaml:4: model.num_layer is not a key
     try: model.num_layers
   run.yaml:3: model.num_layers=0 is not allowed: it must be >= 1, <= 1000

@@ -98,6 +98,16 @@ TEST_F(SftTest, EveryFormOfRecordTeachesItsAnswer) {
             "u:Q\n\nI.a:A.");
 }
 
+TEST(ChatText, ChatmlIsTheSameAsItsTemplate) {
+  const RenderChat by_template = render_by(
+      std::make_shared<const tokenizer::ChatTemplate>(kChatmlTemplate), OrderedJson::object());
+  const OrderedJson messages =
+      OrderedJson::parse(R"([{"role":"system","content":"be"},{"role":"user","content":"a\nb"},)"
+                         R"({"role":"assistant","content":"c"},{"role":"user","content":""}])");
+  for (const ChatEnd end : {ChatEnd::kNothing, ChatEnd::kAnswer})
+    EXPECT_EQ(by_template(messages, {}, end).text, render_chatml(messages, {}, end).text);
+}
+
 TEST_F(SftTest, RecordsThatTeachNothingAreErrors) {
   const auto message = [&](const std::string& record) {
     return error_of<DataError>([&] { teach_record(record, {}, tokenizer); });

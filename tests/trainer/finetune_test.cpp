@@ -90,6 +90,35 @@ TEST_F(FinetuneRuns, ChooseWhatIsNotGiven) {
   EXPECT_EQ(make_finetune_run(more).config.train.train_iters, 2 * run.config.train.train_iters);
 }
 
+TEST_F(FinetuneRuns, RefuseWhatIsSaidTwice) {
+  const auto error = [&](const FinetuneRequest& asked) {
+    return test::error_of([&] { make_finetune_run(asked); });
+  };
+  EXPECT_THAT(error(request({"dataset.path=x.jsonl"})), HasSubstr("try: remove dataset.path"));
+  EXPECT_THAT(error(request({"logger.dir=x"})), HasSubstr("try: remove logger.dir"));
+  EXPECT_THAT(error(request({"checkpoint.load=x"})), HasSubstr("try: remove checkpoint.load"));
+  FinetuneRequest both = request({"train.train_iters=2"});
+  EXPECT_EQ(make_finetune_run(both).config.train.train_iters, 2);
+  both.epochs = 3;
+  EXPECT_THAT(error(both), HasSubstr("--epochs 3 and train.train_iters"));
+  FinetuneRequest all = request({"peft.type=lora"});
+  all.all_weights = true;
+  EXPECT_THAT(error(all), HasSubstr("--all-weights and peft.type"));
+}
+
+TEST_F(FinetuneRuns, TakeAnotherFolderThanThatOfAnotherRun) {
+  const std::string out = scratch_ / "out";
+  fs::create_directories(out);
+  std::ofstream(fs::path(out) / "metrics.jsonl") << "{\"iteration\":1,\"loss\":2}\n";
+  const FinetuneRequest asked = request();
+  const FinetuneRun run = make_finetune_run(asked);
+  EXPECT_THAT(test::error_of([&] { check_out(asked, run.config); }),
+              HasSubstr("try: --out " + out + "-2"));
+  FinetuneRequest other = asked;
+  other.out = out + "-2";
+  EXPECT_NO_THROW(check_out(other, make_finetune_run(other).config));
+}
+
 TEST_F(FinetuneRuns, TrainAndResume) {
   const test::QuietLog quiet;
   FinetuneRequest half = request({"train.exit_interval=3"});

@@ -4,11 +4,11 @@
 #include <filesystem>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/indexed/corpus_tools.h"
 #include "pentatron/data/indexed/indexed_writer.h"
@@ -25,13 +25,11 @@ struct CorpusArguments {
   bool overwrite = false;
 };
 
-data::TokenProgress progress() {
-  if (::isatty(STDERR_FILENO) == 0) return {};
-  return [](int64_t done, int64_t total) {
-    fmt::print(stderr, "\r\033[K{:.1f} %",
-               100.0 * static_cast<double>(done) /
-                   static_cast<double>(std::max<int64_t>(total, 1)));
-    if (done >= total) fmt::print(stderr, "\r\033[K");
+/// Shown while the function runs.
+data::TokenProgress shown(Progress& progress) {
+  return [&](int64_t done, int64_t total) {
+    progress.set_total(total);
+    progress.update(done);
   };
 }
 
@@ -71,7 +69,9 @@ int merge(const CorpusArguments& a) {
   for (const std::string& prefix : a.prefixes) prefixes.push_back(data::without_ending(prefix));
   const std::string output = data::without_ending(a.output);
   check_outputs({output}, a.overwrite);
-  data::merge_corpora(prefixes, output, progress());
+  Progress progress("merging", 0);
+  data::merge_corpora(prefixes, output, shown(progress));
+  progress.clear();
   fmt::print("{}\n", dump_json(summary_of(output)));
   return 0;
 }
@@ -83,7 +83,9 @@ int split(const CorpusArguments& a) {
   const std::vector<std::string> parts =
       data::names_of_parts(data::without_ending(a.output), a.shares.size());
   check_outputs(parts, a.overwrite);
-  data::split_corpus_files(data::without_ending(a.prefix), a.shares, parts, progress());
+  Progress progress("splitting", 0);
+  data::split_corpus_files(data::without_ending(a.prefix), a.shares, parts, shown(progress));
+  progress.clear();
   for (const std::string& part : parts) fmt::print("{}\n", dump_json(summary_of(part)));
   return 0;
 }
@@ -96,7 +98,9 @@ int inspect(const CorpusArguments& a) {
 int verify(const CorpusArguments& a) {
   for (const std::string& prefix : a.prefixes) {
     const data::IndexedDataset corpus(data::without_ending(prefix));
-    const data::CorpusCheck check = data::verify_corpus(corpus, a.vocab_size, progress());
+    Progress progress("verifying", 0);
+    const data::CorpusCheck check = data::verify_corpus(corpus, a.vocab_size, shown(progress));
+    progress.clear();
     fmt::print("{}\n", dump_json(Json{{"prefix", corpus.prefix()},
                                       {"tokens", corpus.num_tokens()},
                                       {"lowest_token", check.lowest_token},

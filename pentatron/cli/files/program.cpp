@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <sstream>
 #include <string_view>
 
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/cli/files/exit_status.h"
+#include "pentatron/cli/files/terminal.h"
 #include "pentatron/cli/files/usage_error.h"
 
 namespace pentatron::cli {
@@ -81,8 +83,11 @@ int run_chosen(int argc, char** argv, std::span<const Verb> verbs) {
     if (!wrong.message.empty()) return fail(wrong.message, wrong.remedy, kExitUsage);
   } catch (const CLI::Success& help) { // --help, --version
     const UsageError wrong = unknown_command(program);
-    return wrong.message.empty() ? program.exit(help)
-                                 : fail(wrong.message, wrong.remedy, kExitUsage);
+    if (!wrong.message.empty()) return fail(wrong.message, wrong.remedy, kExitUsage);
+    std::ostringstream text;
+    const int status = program.exit(help, text, text);
+    fmt::print("{}", folded_for_terminal(text.str()));
+    return status;
   } catch (const CLI::ParseError& error) {
     const UsageError wrong = usage_error(program, error, arguments_of_program);
     return fail(wrong.message, wrong.remedy, kExitUsage);

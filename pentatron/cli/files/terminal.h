@@ -8,6 +8,9 @@ namespace pentatron::cli {
 /// Whether standard output is one.
 bool on_terminal();
 
+/// `text` folded where standard output is a terminal on which it does not fit.
+std::string folded_for_terminal(std::string text);
+
 /// Text for standard output: control characters become '?' where that is a terminal, so that the
 /// text cannot steer it.
 std::string for_terminal(std::string text);

@@ -1,6 +1,7 @@
 #include "pentatron/data/gpt/data_paths.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "pentatron/base/error.h"
@@ -68,12 +69,18 @@ Json read_yaml_paths(std::string text, const std::string& file) {
 
 /// What a file of paths says.
 Json read_paths_file(const fs::path& file) {
+  constexpr std::array kDocuments{".jsonl", ".ndjson", ".md", ".gz", ".zst", ".zstd", ".parquet"};
+  const std::string ending = file.extension().string();
+  if (std::ranges::find(kDocuments, ending) != kDocuments.end())
+    raise<DataError>("{0} contains documents, but dataset.type=indexed reads corpora of tokens\n  "
+                     "try: dataset.type=text dataset.path={0}, or pentatron preprocess --input {0} "
+                     "--output PREFIX",
+                     file.string());
   const MappedFile content(file);
   if (content.size() > kMostFileBytes) {
     raise<DataError>("{} has {} bytes, too many for a list of corpora", file.string(),
                      content.size());
   }
-  const std::string ending = file.extension().string();
   if (ending == ".json") return parse_json(content.text(), file.string());
   if (ending != ".yaml" && ending != ".yml") return std::string(content.text());
   return read_yaml_paths(std::string(content.text()), file.string());
@@ -106,7 +113,9 @@ std::optional<Blend> blend_of_key(const std::string& text, const std::string& ke
   if (text.empty()) return std::nullopt;
   const std::string prefix = without_ending(text);
   if (is_prefix(prefix)) return Blend{{prefix}, {}};
-  if (is_text_file(text)) return blend_of(read_paths_file(text), key + "=" + text);
+  if (is_text_file(text))
+    return naming(key + "=", text,
+                  [&] { return blend_of(read_paths_file(text), key + "=" + text); });
   Blend blend = parse_blend(blend_words(text), key);
   for (std::string& name : blend.prefixes) name = without_ending(name);
   return blend;
@@ -146,7 +155,9 @@ DataPaths find_data_paths(const DatasetConfig& config) {
     return paths;
   }
   if (!is_prefix(config.path) && is_text_file(config.path)) {
-    if (const Json content = read_paths_file(config.path); content.is_object()) {
+    const Json content =
+        naming("dataset.path=", config.path, [&] { return read_paths_file(config.path); });
+    if (content.is_object()) {
       take_parts(content, "dataset.path=" + config.path, paths);
       return paths;
     }

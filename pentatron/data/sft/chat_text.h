@@ -39,6 +39,14 @@ using RenderChat =
 /// "<|im_start|>user\nHello<|im_end|>\n" for each message; an answer ends with its <|im_end|> and
 /// line end. Throws DataError for messages without role and content.
 ChatText render_chatml(const OrderedJson& messages, const OrderedJson& tools, ChatEnd end);
+/// The same as a chat template, for whoever goes on with a conversation.
+inline constexpr const char* kChatmlTemplate =
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
+    "+ "
+    "'<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
+    "'<|im_start|>assistant\\n' }}{% endif %}";
+/// What ends a message.
+inline constexpr const char* kChatmlEnd = "<|im_end|>";
 
 /// By a template with the variables `names`, such as bos_token. Answers are what stands between its
 /// marks {% generation %} and {% endgeneration %}; without marks, what a message adds behind the

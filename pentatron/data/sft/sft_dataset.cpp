@@ -1,7 +1,9 @@
 #include "pentatron/data/sft/sft_dataset.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
+#include <system_error>
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/batch.h"
@@ -30,6 +32,13 @@ std::optional<int64_t> size_of(const LengthOrder& order) {
 TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetConfig& config,
                          const Tokenizer& tokenizer, const Options& options)
     : report_(config.on_bad_input) {
+  for (const std::string& path : paths)
+    if (std::error_code error;
+        !std::filesystem::exists(path, error) && !std::filesystem::exists(path + ".idx", error))
+      raise<DataError>(
+          "{}{}{} does not exist\n  try: a .jsonl, .json or .parquet file, or a folder "
+          "that contains such files",
+          options.option, options.option.starts_with("--") ? " " : "=", path);
   for (const InputFile& file : find_input_files(paths, options.option).files) {
     if (file.format == FileFormat::kText)
       raise<DataError>(

@@ -192,6 +192,7 @@ fs::path folder_of(const fs::path& path) {
 } // namespace
 
 std::string configured_token(const fs::path& path, const std::string& name) {
+  if (path.empty()) return {};
   if (is_gguf(path)) return gguf_named_token(GgufFile(path).metadata(), name);
   const fs::path file = folder_of(path) / "tokenizer_config.json";
   if (!is_file(file)) return {};
@@ -205,6 +206,7 @@ std::string configured_token(const fs::path& path, const std::string& name) {
 }
 
 std::optional<std::string> find_chat_template(const fs::path& path) {
+  if (path.empty()) return std::nullopt;
   if (is_gguf(path)) return gguf_chat_template(GgufFile(path).metadata());
   const fs::path folder = folder_of(path);
   if (is_file(folder / "chat_template.jinja")) return read_text(folder / "chat_template.jinja");

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/ranges.h>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 #include "pentatron/data/regex.h"
@@ -273,6 +275,23 @@ TaskScores score_items(const Task& task, const std::vector<Item>& items,
     }
   }
   return result;
+}
+
+void check_targets(const Task& task, const std::vector<Item>& items) {
+  if (task.output_type != OutputType::kMultipleChoice || items.empty()) return;
+  const auto has_target = [](const Item& item) {
+    const Document targets = item.target.is_array() ? item.target : Document::array({item.target});
+    return std::ranges::any_of(
+        targets, [&](const Document& target) { return choice_number(target, item.choices) >= 0; });
+  };
+  if (std::ranges::any_of(items, has_target)) return;
+  std::vector<std::string> columns;
+  for (const auto& [name, value] : items[0].document.items()) columns.push_back(name);
+  raise<DataError>(
+      "task {}: doc_to_target gives {} for the first document, and no document has a "
+      "target that is one of its choices\n  try: doc_to_target with one of the columns "
+      "{}",
+      task.name, excerpt(items[0].target.dump()), fmt::join(columns, ", "));
 }
 
 std::vector<TaskScores> score_groups(const std::vector<Group>& groups,

@@ -54,6 +54,10 @@ std::string filtered(const FilterSpec& filter, const std::string& text);
 TaskScores score_items(const Task& task, const std::vector<Item>& items,
                        const std::vector<std::vector<Answer>>& answers, int64_t bootstrap_iters);
 
+/// Throws DataError for multiple choice where the target of no document is one of its choices: then
+/// doc_to_target names something else.
+void check_targets(const Task& task, const std::vector<Item>& items);
+
 /// The scores of the groups, from those of their members.
 std::vector<TaskScores> score_groups(const std::vector<Group>& groups,
                                      const std::vector<TaskScores>& tasks);

@@ -14,6 +14,7 @@
 namespace pentatron::evaluation {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -99,6 +100,29 @@ TEST(Scores, LabelsMayBeNumbersTextsOrSeveral) {
   EXPECT_DOUBLE_EQ(scores.scores[0].value, 2.0 / 5);
   EXPECT_DOUBLE_EQ(scores.scores[1].value, 3.0 / 5);
   EXPECT_FALSE(scores.scores[0].stderr_);
+}
+
+TEST(Scores, ATargetThatNamesNoChoiceOfAnyDocumentIsRefused) {
+  Task task{.name = "mine"};
+  task.output_type = OutputType::kMultipleChoice;
+  std::vector<Item> items(2);
+  for (Item& item : items) {
+    item.document = {{"question", "a"}, {"label", 1}};
+    item.choices = {"no", "yes"};
+    item.target = "labell";
+  }
+  std::string message;
+  try {
+    check_targets(task, items);
+  } catch (const DataError& error) {
+    message = error.what();
+  }
+  EXPECT_THAT(message, AllOf(HasSubstr("task mine: doc_to_target gives \"labell\""),
+                             HasSubstr("question, label")));
+  items[1].target = "yes"; // some documents may have none
+  EXPECT_NO_THROW(check_targets(task, items));
+  items[1].target = Document::array({-100, 1});
+  EXPECT_NO_THROW(check_targets(task, items));
 }
 
 TEST(Statistics, F1AndMatthewsAreThoseOfScikitLearn) {
