@@ -154,18 +154,18 @@ trainer::Config run_config(const std::string& hf, ConfigArguments split, int wor
     split.overrides.push_back("checkpoint.load=" + source); // there is nothing to resume yet
     config = trainer::load_config(split.files, split.overrides, base, world_size);
   }
-  if (trainer::loads_own(config.checkpoint)) {
-    const std::filesystem::path save = config.checkpoint.save;
-    const auto other = trainer::started_from_another(save / *checkpoint::latest_name(save), hf);
-    if (other)
-      raise<ConfigError>("checkpoint.load=auto resumes the run in {}, which started from {}, not "
-                         "from --hf {}\n  try: another checkpoint.save, or remove --hf",
-                         config.checkpoint.save, *other, hf);
-  }
-  if (trainer::foreign_model(config.checkpoint) && config.checkpoint.load != source)
+  const trainer::CheckpointConfig& c = config.checkpoint;
+  const bool resumes = !trainer::foreign_model(c) && !c.finetune;
+  if (c.load != source && !resumes)
     raise<ConfigError>("--hf {0} and checkpoint.load={1} both name a model to start from\n  try: "
                        "checkpoint.load=hf:{0}, or remove --hf",
-                       hf, config.checkpoint.load);
+                       hf, c.load);
+  const std::filesystem::path run = trainer::loads_own(c) ? c.save : c.load;
+  const auto latest = resumes ? checkpoint::latest_name(run) : std::nullopt;
+  if (const auto other = latest ? trainer::started_from_another(run / *latest, hf) : std::nullopt)
+    raise<ConfigError>("checkpoint.load={} resumes a run that started from {}, not from --hf {}\n  "
+                       "try: --hf {}, or remove --hf",
+                       c.load, *other, hf, *other);
   return config;
 }
 

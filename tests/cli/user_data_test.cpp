@@ -150,6 +150,15 @@ TEST_F(UserData, ARunFromAModelIsResumedByItsOwnCommand) {
               HasSubstr("resumed from s/step_00000001"));
   EXPECT_THAT(call(start + "checkpoint.load=s train.train_iters=3"),
               HasSubstr("resumed from s/step_00000002"));
+  // And no other model's.
+  fs::copy(kTestData / "hf_tiny/llama", folder / "other");
+  std::string others = start;
+  others.replace(others.find("--hf '") + 6, (kTestData / "hf_tiny/llama").string().size(), "other");
+  for (const char* load : {"auto", "s"})
+    EXPECT_THAT(call(others + "train.train_iters=4 checkpoint.load=" + load, 2),
+                AllOf(HasSubstr("not from --hf other"), HasSubstr("\n  try: --hf ")));
+  EXPECT_THAT(call(others + "checkpoint.load=s checkpoint.finetune=true", 2),
+              HasSubstr("both name a model"));
 }
 
 TEST_F(UserData, AByteLevelModelExportsATokenizer) {

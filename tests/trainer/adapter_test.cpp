@@ -44,7 +44,7 @@ class AdapterRun : public testing::Test {
     return message_of([&] { test::run(config(std::move(more), load)); });
   }
 
-  std::string save() const { return "checkpoint.save=" + (scratch / "ck"); }
+  std::string save(const char* name = "ck") const { return "checkpoint.save=" + (scratch / name); }
 
   mutable int runs = 0;
   test::Scratch scratch;
@@ -107,6 +107,14 @@ TEST_F(AdapterRun, ResumesBesideTheBaseThatItBeganWith) {
     fs::remove_all(scratch / "to");
   }
   EXPECT_NO_THROW(check_run(config({"peft.dropout=0.1"}, ck), 1));
+  const fs::path first = base;
+  base = moved;
+  test::run(config({"train.exit_interval=3", "peft.dropout=0.1", save("gone")}));
+  fs::rename(moved, scratch / "away");
+  base = first;
+  EXPECT_THAT(error({"peft.dropout=0.1"}, scratch / "gone"),
+              AllOf(HasSubstr(moved.string() + ", which cannot be read"),
+                    HasSubstr("\n  try: peft.base=DIR")));
   const fs::path other = fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama3_rope_scaling_tied";
   EXPECT_THAT(error({"peft.dropout=0.1", "peft.base=" + other.string()}, ck),
               AllOf(HasSubstr("is not the model that the adapters"), HasSubstr("\n  try: ")));

@@ -201,8 +201,13 @@ CASES = [
             TEXT + """logger.sample_prompts='["{\\"messages\\": [{\\"role\\": \\"user\\", \\"content\\": \\"Hello\\"}]}"]'"""}),
     ("a base in 8 bits in narrow parts", MOCK + "--ranks 2 parallel.tensor_model_parallel_size=2 peft.type=lora peft.base_dtype=int8", {
         "a smaller parallel.tensor_model_parallel_size": MOCK + "peft.type=lora peft.base_dtype=int8"}),
-    ("a run in a file", FINETUNE.replace("--out new", "--out words.txt/new"), {"another --out": FINETUNE}),
-    ("no epoch", FINETUNE + "--epochs 0", {}),
+    ("a run in a file", FINETUNE.replace("--out new", "--out words.txt/new"), {}),
+    ("no epoch", FINETUNE.replace("train.train_iters=2 ", "") + "--epochs 0", {}),
+    ("epochs and iterations", FINETUNE + "--epochs 3", {}),
+    ("data twice", FINETUNE + "dataset.path=texts.jsonl", {}),
+    ("the folder twice", FINETUNE + "logger.dir=other", {}),
+    ("adapters and all weights", FINETUNE + "--all-weights peft.type=lora", {}),
+    ("examples that are not there", FINETUNE.replace("texts.jsonl", "none.jsonl"), {"a .jsonl, .json or .parquet file": FINETUNE, "a folder that contains such files": "mkdir some; cp texts.jsonl some; " + FINETUNE.replace("texts.jsonl", "some")}),
     ("a file behind the data", FINETUNE + "words.txt", {"optimizer.lr=0.0001": FINETUNE + "optimizer.lr=0.0001"}),
     ("finetuning of an encoder", FINETUNE.replace("texts texts", "encoder texts") + "dataset.type=bert", {"pentatron train": f"pentatron train {ENCODER} checkpoint.save=new"}),
     ("samples of nothing", "pentatron inspect samples --index 0 --sequence-length 8", {"--prefix PREFIX": SAMPLES + "--index 0"}),
@@ -322,6 +327,7 @@ CASES = [
     ("target exists", "pentatron convert saved bare --format hf", {
         "another target": "pentatron convert saved out --format hf", "--overwrite": "pentatron convert saved bare --format hf --overwrite"}),
     ("shard size of one file", "pentatron convert saved out.gguf --format gguf --max-shard-size 5MB", {}),
+    ("prune of one checkpoint", "pentatron checkpoint prune saved/step_00000002 --keep 2", {}),
     ("every Nth of all", "pentatron checkpoint prune saved --keep 0 --keep-every 2", {}),
     ("bpe without output", "pentatron tokenize --train-bpe 300 < words.txt", {
         "--output tokenizer.json": "pentatron tokenize --train-bpe 300 --output tokenizer.json < words.txt"}),
@@ -330,6 +336,10 @@ CASES = [
     ("nothing to compare", "pentatron config diff", {}),
     ("help of nothing", "pentatron config help zzzqqq", {}),
     ("token that the model lacks", GENERATE.replace("1,2", "1,900"), {}),
+    ("a limit of a choice that is none", GENERATE + "--temperature 0 --top-k 5", {}),
+    ("documents as a corpus", INDEXED.replace("dataset.path=corpus_text_document", "dataset.path=texts.jsonl"), {
+        "pentatron preprocess --input texts.jsonl --output PREFIX": "pentatron preprocess --input texts.jsonl --tokenizer bytes --output made"}),
+    ("a device as text", TEXT.replace("dataset.path=texts.jsonl", "dataset.path=/dev/null"), {"a file, or a folder that contains files": TEXT}),
     ("temperature", GENERATE + "--temperature -1", {}),
     ("top-p", GENERATE + "--top-p 3", {}),
     ("top-k", GENERATE + "--top-k -1", {}),
@@ -463,7 +473,7 @@ CASES = [
     ("plot of no figure", "pentatron plot log --y size", {"--y with one of": "pentatron plot log --y step_time_s"}),
     ("plot into nothing", "pentatron plot log --output ''", {}),
     ("plot into a folder", "pentatron plot log --output pictures", {}),
-    ("plot over another file", "pentatron plot log --output notes.txt --overwrite", {"another --output": "pentatron plot log --output other.svg"}),
+    ("plot over another file", "pentatron plot log --output notes.txt --overwrite", {}),
     ("plot over a file", "pentatron plot log --output p.svg; pentatron plot log --output p.svg", {"another --output": "pentatron plot log --output other.svg"}),
     ("file to tokenize", "pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json --input words.txt", {
         "pentatron tokenize --tokenizer PATH < FILE": "pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json < texts.jsonl"}),
@@ -554,6 +564,8 @@ CASES = [
 ELSEWHERE = [
     (r"atomic_file.cpp: .*is an input of this command", "another output, by the user: OutputTable of outputs_test.cpp"),
     (r"convert.cpp: .*(is a checkpoint of a training run|which is no file of a model)", "another target, by the user: outputs_test.cpp"),
+    (r"cli/train.cpp: .*a run that started from", "a run: UserData of user_data_test.cpp"),
+    (r"starting_weights.cpp: .*contains adapters for", "a run: AdapterRun of adapter_test.cpp"),
     (r"finetune_settings.cpp: .*has a run that started from", "a run: FinetuneRuns of finetune_test.cpp"),
     (r"run_source.cpp: .*running mean cannot be merged", "needs a run of adapters with a running mean"),
     (r"memory_report.cpp: out of memory", "needs a limit on memory: MemoryReport of memory_plan_test.cpp"),
