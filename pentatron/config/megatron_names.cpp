@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include <fmt/format.h>
+
 namespace pentatron::config {
 
 namespace {
@@ -263,26 +265,33 @@ std::span<const MegatronName> megatron_names() {
   return kNames;
 }
 
-std::string_view usual_key(std::string_view typed) {
-  struct OtherName {
-    std::string_view typed, key;
-  };
-  static constexpr OtherName kOthers[] = {{"peft.rank", "peft.r"},
-                                          {"peft.lora_rank", "peft.r"},
-                                          {"peft.lora_r", "peft.r"},
-                                          {"peft.lora_alpha", "peft.alpha"},
-                                          {"peft.lora_dropout", "peft.dropout"},
-                                          {"peft.name", "peft.type"},
-                                          {"optimizer.name", "optimizer.optimizer"},
-                                          {"optimizer.type", "optimizer.optimizer"},
-                                          {"optimizer.learning_rate", "optimizer.lr"},
-                                          {"scheduler.name", "scheduler.lr_decay_style"},
-                                          {"scheduler.type", "scheduler.lr_decay_style"},
-                                          {"model.name", "model.preset"},
-                                          {"dataset.name", "dataset.path"},
-                                          {"tokenizer.name", "tokenizer.path"}};
-  const auto* const found = std::ranges::find(kOthers, typed, &OtherName::typed);
-  return found == std::end(kOthers) ? std::string_view() : found->key;
+namespace {
+
+constexpr KeyElsewhere kElsewhere[] = {{"peft", "rank", "peft.r"},
+                                       {"peft", "lora_rank", "peft.r"},
+                                       {"peft", "lora_r", "peft.r"},
+                                       {"peft", "lora_alpha", "peft.alpha"},
+                                       {"peft", "lora_dropout", "peft.dropout"},
+                                       {"peft", "name", "peft.type"},
+                                       {"optimizer", "name", "optimizer.optimizer"},
+                                       {"optimizer", "type", "optimizer.optimizer"},
+                                       {"optimizer", "learning_rate", "optimizer.lr"},
+                                       {"scheduler", "name", "scheduler.lr_decay_style"},
+                                       {"scheduler", "type", "scheduler.lr_decay_style"},
+                                       {"model", "name", "model.preset"},
+                                       {"dataset", "name", "dataset.path"},
+                                       {"tokenizer", "name", "tokenizer.path"}};
+
+} // namespace
+
+std::span<const KeyElsewhere> keys_elsewhere() {
+  return kElsewhere;
+}
+
+std::string_view key_for(std::string_view typed) {
+  for (const KeyElsewhere& other : kElsewhere)
+    if (typed == fmt::format("{}.{}", other.section, other.name)) return other.key;
+  return {};
 }
 
 std::string_view setting_of_megatron(std::string_view typed) {

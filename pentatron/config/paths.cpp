@@ -113,7 +113,7 @@ std::string nearest_path(const Schema& schema, std::string_view path) {
 
 void add_unknown(const Schema& root, std::string_view path, std::string_view where,
                  Violations& violations) {
-  std::string suggestion(usual_key(path));
+  std::string suggestion(key_for(path));
   if (suggestion.empty()) suggestion = setting_of_megatron(path);
   const std::string known = suggestion.substr(0, suggestion.find_first_of("= "));
   if (known.empty() || find(root, nullptr, known).entry == nullptr)

@@ -44,9 +44,8 @@ void require_place(const char* option, const std::filesystem::path& file,
   std::error_code error;
   if (std::filesystem::is_regular_file(file, error) && std::filesystem::file_size(file) > 0 &&
       !is_own(file, content))
-    raise<ConfigError>(
-        "{} {} exists and contains no {} written by this command\n  try: {} {}", option,
-        file.string(), content, option, free_path(file).string());
+    raise<ConfigError>("{} {} exists and contains no {} written by this command\n  try: {} {}",
+                       option, file.string(), content, option, free_path(file).string());
   const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
   if (std::filesystem::is_directory(folder) && !std::filesystem::is_directory(file)) return;
   raise<ConfigError>("{} {} is not a file in an existing folder\n  try: {} {}", option,

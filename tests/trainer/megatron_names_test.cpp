@@ -51,6 +51,20 @@ TEST(MegatronNames, AreKnownHoweverTheyAreWritten) {
   EXPECT_EQ(config::setting_of_megatron("--rl-profile"), "");
 }
 
+TEST(KeysElsewhere, LeadToKeysAndAreNone) {
+  std::set<std::string> keys;
+  for (const config::FieldInfo& field : config::list_fields<Config>()) keys.insert(field.path);
+  for (const auto& [section, name, key] : config::keys_elsewhere()) {
+    const std::string typed = std::string(section) + "." + std::string(name);
+    EXPECT_TRUE(keys.contains(std::string(key))) << key;
+    EXPECT_FALSE(keys.contains(typed)) << typed;
+    Config config;
+    config::Violations violations;
+    config::apply_override(config, typed + "=1", violations);
+    EXPECT_THAT(violations.text(), HasSubstr("try: " + std::string(key)));
+  }
+}
+
 TEST(MegatronNames, AreWhatAnUnknownKeyIsAnsweredWith) {
   const auto said = [](const std::string& assignment) {
     Config config;
