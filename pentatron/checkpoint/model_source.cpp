@@ -187,7 +187,12 @@ ModelFormat recognise_model(const fs::path& where) {
     raise<DataError>("{} does not exist\n  try: {}", where.string(), what_is_a_model(where));
   if (is_file(where / kManifestName)) return ModelFormat::kPentatron;
   if (is_file(where / "config.json")) return ModelFormat::kHuggingFace;
-  if (latest_name(where) || !checkpoints_in(where).empty()) return ModelFormat::kPentatron;
+  const std::vector<CheckpointFolder> folders = checkpoints_in(where);
+  for (const CheckpointFolder& folder : folders) // newest first
+    if (!is_file(folder.path / kManifestName) && is_file(folder.path / "config.json"))
+      raise<DataError>("{} contains exported models, one in each folder\n  try: {}", where.string(),
+                       folder.path.string());
+  if (latest_name(where) || !folders.empty()) return ModelFormat::kPentatron;
   raise<DataError>("{} contains no model: neither a pentatron checkpoint nor a config.json\n  "
                    "try: {}",
                    where.string(), what_is_a_model(where));

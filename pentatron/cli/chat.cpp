@@ -209,6 +209,11 @@ void chat_on_rank(const ChatArguments& arguments, const OpenedModel& opened,
     if (next == Next::kAsk) continue;
     talk.say("user", text.starts_with("//") ? std::string(text.substr(1)) : *line);
     const std::vector<int64_t> prompt = talk.tokens();
+    if (std::ssize(prompt) > options.context)
+      tell(world,
+           fmt::format("(the conversation has {} tokens, more than the model's context of {}: "
+                       "only its last {} are read)\n",
+                       prompt.size(), options.context, options.context / 2));
     TextWriter writer(tokenizer, prompt, stops);
     const auto speak = [&](const std::string& words) {
       if (world.rank() == 0) show(words);

@@ -87,6 +87,11 @@ void check_inputs(const EvaluateArguments& a) {
 
 /// Outputs that exist are replaced only when that is asked.
 void check_outputs(const EvaluateArguments& a) {
+  const std::filesystem::path scores = a.tasks.out;
+  if (std::error_code error;
+      scores.has_parent_path() && !std::filesystem::is_directory(scores.parent_path(), error))
+    raise<ConfigError>("--out {} is not a file in an existing folder\n  try: --out {}", a.tasks.out,
+                       scores.filename().string());
   if (a.overwrite) {
     if (a.tasks.out.empty()) return;
     const std::vector<std::filesystem::path> inputs(a.tasks.tasks.begin(), a.tasks.tasks.end());

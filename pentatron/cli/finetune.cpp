@@ -65,27 +65,35 @@ void check_folder(const std::string& out) {
                        there.string(), free_path(there).string());
 }
 
-/// The run; errors name the arguments as they were typed, not the keys that they become.
-trainer::FinetuneRun as_typed(const trainer::FinetuneRequest& request) {
-  const auto typed = [&](std::string message) {
-    for (const auto& [key, argument] :
-         {std::pair{"checkpoint.load=" + std::string(kHfPrefix), request.model},
-          {"checkpoint.load=", request.model},
-          {"dataset.path=", request.data}}) {
-      const std::string whole = key + argument;
-      for (size_t at = 0; (at = message.find(whole, at)) != std::string::npos; ++at)
-        message.erase(at, key.size());
-    }
-    return message;
-  };
+/// An error as the arguments were typed, not by the keys that they become.
+std::string as_typed(std::string message, const trainer::FinetuneRequest& request) {
+  for (const auto& [key, argument] :
+       {std::pair{"checkpoint.load=" + std::string(kHfPrefix), request.model},
+        {"checkpoint.load=", request.model},
+        {"dataset.path=", request.data}}) {
+    const std::string whole = key + argument;
+    for (size_t at = 0; (at = message.find(whole, at)) != std::string::npos; ++at)
+      message.erase(at, key.size());
+  }
+  // A run that goes on keeps what it began with; another one has a folder of its own.
+  for (const std::string again : {"checkpoint.finetune=true to start a new run from its weights",
+                                  "checkpoint.finetune=true to start a new run"})
+    if (const size_t at = message.find(again); at != std::string::npos)
+      message.replace(at, again.size(),
+                      fmt::format("--out {} for a new run", free_path(request.out).string()));
+  return message;
+}
+
+/// Does `work`, with its errors as_typed().
+template <class F> auto in_typed_words(const trainer::FinetuneRequest& request, F&& work) {
   try {
-    return trainer::make_finetune_run(request);
+    return work();
   } catch (const ConfigError& error) {
-    throw ConfigError(typed(error.what()));
+    throw ConfigError(as_typed(error.what(), request));
   } catch (const DataError& error) {
-    throw DataError(typed(error.what()));
+    throw DataError(as_typed(error.what(), request));
   } catch (const CheckpointError& error) {
-    throw CheckpointError(typed(error.what()));
+    throw CheckpointError(as_typed(error.what(), request));
   }
 }
 
@@ -100,19 +108,21 @@ int finetune(FinetuneArguments& arguments) {
   check_folder(request.out);
   Ranks ranks = find_ranks(arguments.ranks);
   request.world_size = ranks.size;
-  const trainer::FinetuneRun run = as_typed(request);
+  const trainer::FinetuneRun run =
+      in_typed_words(request, [&] { return trainer::make_finetune_run(request); });
   if (!ranks.supervised && ranks.launch.rank == 0) {
     trainer::check_out(request, run.config);
     log::print(settings_text(run.chosen));
   }
-  return train_on_ranks(
-      run.config, ranks, arguments.dry_run, [&](const trainer::TrainReport& report) {
-        if (report.checkpoint.empty()) return;
-        const std::vector<std::string>& prompts = run.config.logger.sample_prompts;
-        fmt::print("try          pentatron generate {} --temperature 0 --prompt {}\n",
-                   quoted(report.checkpoint.parent_path().string()),
-                   quoted(prompts.empty() ? "TEXT" : prompts.front()));
-      });
+  const auto show_next = [&](const trainer::TrainReport& report) {
+    if (report.checkpoint.empty()) return;
+    const std::vector<std::string>& prompts = run.config.logger.sample_prompts;
+    fmt::print("try          pentatron generate {} --temperature 0 --prompt {}\n",
+               quoted(report.checkpoint.parent_path().string()),
+               quoted(prompts.empty() ? "TEXT" : prompts.front()));
+  };
+  return in_typed_words(
+      request, [&] { return train_on_ranks(run.config, ranks, arguments.dry_run, show_next); });
 }
 
 } // namespace

@@ -110,6 +110,7 @@ class Run {
     const bool streams = !arguments_.json && prompts.size() == 1;
     const auto batch = static_cast<size_t>(arguments_.batch_size);
     // On a terminal the texts themselves show how far it is.
+    tell_long(prompts);
     if (speaks_ && prompts.size() > 1 && !on_terminal())
       progress_.emplace("generating", std::ssize(prompts));
     for (size_t first = 0; first < prompts.size(); first += batch) {
@@ -123,6 +124,17 @@ class Run {
   }
 
  private:
+  /// Of a text that exceeds the context only the later half is read.
+  void tell_long(const std::vector<Prompt>& prompts) const {
+    const int64_t context = options_.context;
+    int64_t longest = 0;
+    for (const Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.tokens));
+    if (speaks_ && continues_ && longest > context)
+      log::warning(
+          "{} has {} tokens, more than the model's context of {}: only its last {} are read",
+          prompts.size() == 1 ? "the prompt" : "the longest prompt", longest, context, context / 2);
+  }
+
   void write_batch(std::span<const Prompt> prompts, bool streams) {
     std::vector<std::vector<int64_t>> tokens;
     std::vector<TextWriter> writers;

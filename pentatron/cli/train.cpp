@@ -12,6 +12,7 @@
 #include "pentatron/base/naming.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/checkpoint/sharded/folders.h"
+#include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/ranks.h"
 #include "pentatron/cli/training.h"
@@ -140,11 +141,36 @@ std::string sections_help() {
   return text + fmt::format("  {:<14} {}\n", "top level", top);
 }
 
+/// A run that is resumed goes on from the model that it began with, whatever --hf names. Before the
+/// configuration is read, whose other keys would be blamed.
+void check_resumed(const std::string& hf, const ConfigArguments& split) {
+  trainer::Config config;
+  config.checkpoint.load = std::string(kHfPrefix) + hf;
+  config::Violations ignored;
+  for (const std::string& file : split.files) config::apply_file(config, file, ignored);
+  for (const std::string& text : split.overrides) config::apply_override(config, text, ignored);
+  const trainer::CheckpointConfig& c = config.checkpoint;
+  if (c.load == std::string(kHfPrefix) + hf || c.load.empty()) return;
+  if (trainer::foreign_model(c) || c.finetune)
+    raise<ConfigError>("--hf {0} and checkpoint.load={1} both name a model to start from\n  try: "
+                       "checkpoint.load=hf:{0}, or remove --hf",
+                       hf, c.load);
+  const std::filesystem::path run = trainer::loads_own(c) ? c.save : c.load;
+  const auto latest = checkpoint::latest_name(run);
+  const std::filesystem::path folder = latest ? run / *latest : run;
+  if (!std::filesystem::exists(folder / checkpoint::kManifestName)) return;
+  if (const auto other = trainer::started_from_another(folder, hf))
+    raise<ConfigError>("checkpoint.load={} resumes a run that started from {}, not from --hf {}\n  "
+                       "try: remove --hf",
+                       c.load, other->empty() ? "new weights" : *other, hf);
+}
+
 /// The configuration of a run. With `hf` it is one of that model, and starts from its weights
 /// unless checkpoint.load names a run to resume.
 trainer::Config run_config(const std::string& hf, ConfigArguments split, int world_size) {
   if (hf.empty()) return trainer::load_config(split.files, split.overrides, {}, world_size);
   const std::string source = std::string(kHfPrefix) + hf;
+  check_resumed(hf, split);
   trainer::Config base;
   base.model = naming("--hf ", hf,
                       [&] { return checkpoint::read_hf_config(resolve_model_path(hf)).config; });
@@ -154,18 +180,6 @@ trainer::Config run_config(const std::string& hf, ConfigArguments split, int wor
     split.overrides.push_back("checkpoint.load=" + source); // there is nothing to resume yet
     config = trainer::load_config(split.files, split.overrides, base, world_size);
   }
-  const trainer::CheckpointConfig& c = config.checkpoint;
-  const bool resumes = !trainer::foreign_model(c) && !c.finetune;
-  if (c.load != source && !resumes)
-    raise<ConfigError>("--hf {0} and checkpoint.load={1} both name a model to start from\n  try: "
-                       "checkpoint.load=hf:{0}, or remove --hf",
-                       hf, c.load);
-  const std::filesystem::path run = trainer::loads_own(c) ? c.save : c.load;
-  const auto latest = resumes ? checkpoint::latest_name(run) : std::nullopt;
-  if (const auto other = latest ? trainer::started_from_another(run / *latest, hf) : std::nullopt)
-    raise<ConfigError>("checkpoint.load={} resumes a run that started from {}, not from --hf {}\n  "
-                       "try: --hf {}, or remove --hf",
-                       c.load, *other, hf, *other);
   return config;
 }
 

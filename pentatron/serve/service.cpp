@@ -159,6 +159,8 @@ PromptText Service::chat_prompt(const CompletionRequest& request) const {
   if (chat_ == nullptr)
     throw ApiError(400, "the model has no chat template; use /v1/completions", "messages");
   nlohmann::ordered_json variables = request.variables;
+  if (variables.contains("tools") && !chat_->names().contains("tools"))
+    throw ApiError(400, "the model's chat template does not contain tools", "tools");
   variables["bos_token"] = options_.bos;
   variables["eos_token"] = options_.eos;
   variables["add_generation_prompt"] = true;

@@ -1,11 +1,14 @@
 #include "pentatron/trainer/check_run.h"
 
+#include <filesystem>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
+#include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/data/data_files.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/trainer/adapters.h"
@@ -61,7 +64,19 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
     for (const std::string& text : data_changes(saved, config, folder, files))
       log::warning("{}", text);
   }
-  return ", " + folder;
+  const int64_t iteration = checkpoint::iteration_of(found->folder.filename()).value_or(0);
+  std::error_code error;
+  if (!c.finetune && run.has_training_state && !c.save.empty() &&
+      std::filesystem::equivalent(found->folder.parent_path(), c.save, error))
+    for (const checkpoint::CheckpointFolder& later : checkpoint::checkpoints_in(c.save))
+      if (later.iteration > iteration) {
+        log::info(
+            "the run goes back to iteration {}: it will move its later checkpoints, such as {}, "
+            "into a folder earlier-N",
+            iteration, later.path.filename().string());
+        break;
+      }
+  return fmt::format(", {} (not its checksums)", folder);
 }
 
 } // namespace

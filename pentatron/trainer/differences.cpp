@@ -42,6 +42,9 @@ void check_saved(const Config& saved, const Config& config, bool has_training_st
   const std::string text = differences(saved, config, fixed);
   if (text.empty()) return;
   if (config.checkpoint.finetune) {
+    Config weights = saved;
+    weights.peft = config.peft; // adapters that begin anew change nothing in the weights
+    if (!saved.peft.on() && differences(weights, config, fixed).empty()) return;
     log::shared_warning("the weights of {} were trained with {}", folder, text);
     return;
   }

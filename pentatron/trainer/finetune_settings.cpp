@@ -11,8 +11,10 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/data/input_files.h"
 #include "pentatron/data/sft/sft_dataset.h"
@@ -40,6 +42,11 @@ class Settings {
     for (const std::string& text : overrides) given_.insert(text.substr(0, text.find('=')));
   }
   bool given(const std::string& key) const { return given_.contains(key); }
+  /// The first key that begins so; empty: none.
+  std::string given_below(const std::string& begin) const {
+    const auto found = given_.lower_bound(begin);
+    return found != given_.end() && found->starts_with(begin) ? *found : "";
+  }
   template <class Value>
   void choose(const std::string& key, const Value& value, const std::string& why) {
     if (!given(key)) chosen_.push_back({key, fmt::format("{}", value), why});
@@ -60,8 +67,8 @@ class Settings {
 };
 
 bool is_run(const fs::path& where) {
-  return checkpoint::latest_name(where).has_value() || !checkpoint::checkpoints_in(where).empty() ||
-         fs::exists(where / checkpoint::kManifestName);
+  return checkpoint::recognise_model(resolve_model_path(where)) ==
+         checkpoint::ModelFormat::kPentatron;
 }
 
 /// A run in the folder goes on from the model that it began with, whatever the command names.
@@ -88,9 +95,18 @@ void check_overrides(const Settings& settings, const FinetuneRequest& request) {
       raise<ConfigError>("--epochs {:g} and {} are both given, and both set the length of the "
                          "run\n  try: remove {}",
                          *request.epochs, key, key);
-  if (request.all_weights && settings.given("peft.type"))
-    raise<ConfigError>("--all-weights and peft.type are both given, but adapters freeze the "
-                       "weights\n  try: remove --all-weights, or remove peft.type");
+  for (const char* key : {"dataset.train_data_path", "dataset.valid_data_path",
+                          "dataset.test_data_path", "dataset.per_split_data_args_path"})
+    if (settings.given(key))
+      raise<ConfigError>("{} has no effect here: finetune divides the examples of {} by "
+                         "dataset.split\n  try: remove {}, or pentatron train",
+                         key, request.data, key);
+  const std::string adapter = settings.given_below("peft.");
+  if (request.all_weights && !adapter.empty())
+    raise<ConfigError>(
+        "--all-weights and {} are both given, but adapters freeze the weights\n  try: "
+        "remove --all-weights, or remove {}",
+        adapter, adapter);
 }
 
 void choose_model(Settings& settings, const FinetuneRequest& request, const fs::path& checkpoints) {
@@ -99,6 +115,10 @@ void choose_model(Settings& settings, const FinetuneRequest& request, const fs::
     settings.choose("checkpoint.load", "auto", "resume the existing run");
     return;
   }
+  std::error_code error;
+  if (!fs::exists(resolve_model_path(request.model), error))
+    raise<CheckpointError>("{} does not exist\n  try: {}", request.model,
+                           download_or(request.model, "the folder or file of the model"));
   if (request.model.ends_with(".gguf")) {
     settings.choose("checkpoint.load", request.model, "the model");
   } else if (is_run(request.model)) {
@@ -109,13 +129,16 @@ void choose_model(Settings& settings, const FinetuneRequest& request, const fs::
   }
 }
 
-void choose_training(Settings& settings, const FinetuneRequest& request,
-                     const models::ModelConfig& model) {
-  const bool small = model.hidden_size <= 1024;
+void choose_training(Settings& settings, const FinetuneRequest& request, const Config& config) {
+  const bool small = config.model.hidden_size <= 1024;
+  const auto choose_min_lr = [&](double lr) {
+    if (settings.given("optimizer.lr")) lr = config.optimizer.lr;
+    settings.choose("optimizer.min_lr", fmt::format("{:g}", lr / 10), "a tenth of optimizer.lr");
+  };
   if (request.all_weights) {
     settings.choose("optimizer.lr", small ? "5e-05" : "1e-05",
                     "low, because all weights are trained");
-    settings.choose("optimizer.min_lr", small ? "5e-06" : "1e-06", "a tenth of optimizer.lr");
+    choose_min_lr(small ? 5e-5 : 1e-5);
     settings.choose("optimizer.weight_decay", 0.01, "");
   } else {
     settings.choose("peft.type", "lora", "train adapters and freeze the model");
@@ -123,10 +146,11 @@ void choose_training(Settings& settings, const FinetuneRequest& request,
     settings.choose("peft.alpha", 32, "");
     settings.choose("optimizer.lr", small ? "0.001" : "0.0002",
                     "high, because adapters start at zero");
-    settings.choose("optimizer.min_lr", small ? "0.0001" : "2e-05", "a tenth of optimizer.lr");
+    choose_min_lr(small ? 1e-3 : 2e-4);
     settings.choose("optimizer.weight_decay", 0, "none, because adapters are small");
   }
-  settings.choose("scheduler.lr_warmup_fraction", 0.05, "");
+  if (settings.given_below("scheduler.lr_warmup").empty())
+    settings.choose("scheduler.lr_warmup_fraction", 0.05, "");
 }
 
 struct Examples {
@@ -232,9 +256,20 @@ void choose_lengths(Settings& settings, const FinetuneRequest& request, const Co
   settings.choose("logger.log_interval", std::max<int64_t>(1, iterations / 20), "");
   const std::string prompts = prompts_of(examples, validation > 0 ? parts.validation : parts.train);
   if (prompts.empty()) return;
+  if (settings.given("logger.sample_prompts") && config.logger.sample_prompts.empty()) return;
   settings.choose("logger.sample_prompts", prompts, "");
   settings.choose("logger.sample_interval", epoch, "once an epoch");
   settings.choose("logger.sample_temperature", 0, "");
+}
+
+/// Before its data, which another model reads in another way.
+void check_generates(const FinetuneRequest& request, const Settings& settings) {
+  const auto load = std::ranges::find(settings.chosen(), "checkpoint.load", &ChosenSetting::key);
+  const models::ModelConfig model = checkpoint::open_model(load->value)->config();
+  if (models::model_spec(model).generates != models::Generates::kContinuation)
+    raise<ConfigError>("{} has model.type={}, but finetune only trains models that continue a "
+                       "text\n  try: pentatron train",
+                       request.model, config::to_string(model.type));
 }
 
 } // namespace
@@ -256,11 +291,15 @@ BatchFigures finetune_batches(int64_t samples, int64_t seq_length, int64_t data_
           .global_batch_size = of_rank * data_parallel_size};
 }
 
-FinetuneRun make_finetune_run(const FinetuneRequest& request) {
-  Settings settings(request.overrides);
-  check_overrides(settings, request);
+FinetuneRun make_finetune_run(const FinetuneRequest& asked) {
+  Settings settings(asked.overrides);
+  check_overrides(settings, asked);
+  FinetuneRequest request = asked;
+  const auto none = std::ranges::find(asked.overrides, "peft.type=none");
+  request.all_weights = asked.all_weights || none != asked.overrides.end();
   const std::string checkpoints = (fs::path(request.out) / "checkpoints").string();
   choose_model(settings, request, checkpoints);
+  if (!checkpoint::latest_name(checkpoints)) check_generates(request, settings);
   settings.choose("dataset.type", "sft", "");
   settings.choose("dataset.path", request.data, "the examples");
   settings.choose("logger.dir", request.out, "metrics, plot and settings of the run");
@@ -274,16 +313,13 @@ FinetuneRun make_finetune_run(const FinetuneRequest& request) {
   };
   at_first("train.seq_length", "1");
   at_first("train.micro_batch_size", "1");
+  at_first("optimizer.min_lr", "0");
   if (!settings.given("train.micro_batch_size"))
     at_first("train.global_batch_size", fmt::to_string(request.world_size));
   if (!request.all_weights) at_first("peft.type", "lora");
   const Config with_model =
       load_config(std::vector<std::string>{}, settings.texts(first), {}, request.world_size);
-  if (models::model_spec(with_model.model).generates != models::Generates::kContinuation)
-    raise<ConfigError>("{} has model.type={}, but finetune only trains models that continue a "
-                       "text\n  try: pentatron train",
-                       request.model, config::to_string(with_model.model.type));
-  choose_training(settings, request, with_model.model);
+  choose_training(settings, request, with_model);
   choose_lengths(settings, request, with_model);
   return {.config = load_config(std::vector<std::string>{}, settings.texts(request.overrides), {},
                                 request.world_size),

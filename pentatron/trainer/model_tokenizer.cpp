@@ -58,6 +58,14 @@ std::optional<data::TokenizerConfig> tokenizer_of_run(const CheckpointConfig& c)
   return std::nullopt;
 }
 
+/// Whether the path leads into a checkpoint that a run has removed since.
+bool is_of_removed_checkpoint(const fs::path& path) {
+  std::error_code error;
+  return path.filename() == checkpoint::kTokenizerFolder &&
+         !fs::exists(path.parent_path(), error) &&
+         path.parent_path().filename().string().starts_with("step_");
+}
+
 } // namespace
 
 std::optional<data::TokenizerConfig> tokenizer_of(const CheckpointConfig& c) {
@@ -75,6 +83,7 @@ std::optional<data::TokenizerConfig> tokenizer_of(const CheckpointConfig& c) {
 }
 
 void adopt_model_tokenizer(Config& config) {
+  if (is_of_removed_checkpoint(config.tokenizer.path)) config.tokenizer.path.clear();
   if (names_tokenizer(config.tokenizer)) return;
   std::optional<data::TokenizerConfig> found = tokenizer_of(config.checkpoint);
   if (!found) return;

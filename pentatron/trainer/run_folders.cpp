@@ -238,6 +238,23 @@ std::string resume_keys(const Config& config, const fs::path& run) {
                      ways);
 }
 
+/// Whether the metrics are of an earlier start of this run, from the same model and for the same
+/// checkpoints, of which it made none: there is nothing to go on with.
+bool started_before(const Config& config, bool saved) {
+  const CheckpointConfig& c = config.checkpoint;
+  if (saved || c.save.empty() || !has_metrics(config.logger.dir) || resumed_run(c) ||
+      c.load.empty())
+    return false;
+  try {
+    const CheckpointConfig earlier =
+        parsed(MappedFile(fs::path(config.logger.dir) / kConfigFile).text()).checkpoint;
+    return earlier.load == c.load && earlier.finetune == c.finetune &&
+           is_same(earlier.save, c.save);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// Throws if a run that this one does not go on with has left results: in either folder, of either
 /// kind. `saved`: checkpoint.save has checkpoints, here or on another machine.
 void check_results(const Config& config, bool saved) {
@@ -245,7 +262,8 @@ void check_results(const Config& config, bool saved) {
   const std::optional<fs::path> run = resumed_run(c);
   const fs::path dir = config.logger.dir, save = c.save;
   if (saved && !(run && is_same(*run, save))) refuse_checkpoints(config, "checkpoint.save", save);
-  const bool own = run && !dir.empty() && wrote_metrics(*run, dir);
+  const bool own =
+      (run && !dir.empty() && wrote_metrics(*run, dir)) || started_before(config, saved);
   if (has_metrics(dir) && !own) refuse_metrics(config, "logger.dir", dir);
   if (!is_same(dir, save)) {
     if (!saved && has_results(save) && !(run && wrote_metrics(*run, save)))
@@ -393,7 +411,7 @@ RunFolders::RunFolders(const Config& own, const comm::Group& world)
     lock(/*create=*/true);
     check_results(config, saved || has_checkpoints(c.save)); // another run was quicker
     const fs::path dir = config.logger.dir;
-    const bool again = loads_own(c) && has_metrics(dir);
+    const bool again = (loads_own(c) && has_metrics(dir)) || started_before(config, saved);
     if (!saved && (again || has_failed_start(dir))) set_aside(dir);
   });
   together(world, !first, [&] {

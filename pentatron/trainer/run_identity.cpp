@@ -52,15 +52,15 @@ std::optional<std::string> started_from_another(const fs::path& folder, const st
   const fs::path given = resolve_model_path(model);
   std::error_code error;
   if (!fs::exists(given, error))
-    raise<ConfigError>("{} does not exist\n  try: {}", model,
-                       download_or(model, "the folder or file of the model"));
+    raise<CheckpointError>("{} does not exist\n  try: {}", model,
+                           download_or(model, "the folder or file of the model"));
   const std::string told = started_from(folder);
   std::string from = after_hf_prefix(told).value_or(told);
   fs::path origin = from;
   if (!fs::exists(origin, error) && is_hf_name(from))
     origin = find_in_hf_cache(from).value_or(origin);
-  if (from.empty() || !fs::exists(origin, error) || contains_path(given, origin))
-    return std::nullopt;
+  if (from.empty()) return from;
+  if (!fs::exists(origin, error) || contains_path(given, origin)) return std::nullopt;
   return from;
 }
 

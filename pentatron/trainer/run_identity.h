@@ -22,7 +22,8 @@ inline constexpr const char* kStartedFrom = "started_from.txt";
 /// Its content: a path, or empty for a run that began with new weights.
 std::string started_from(const std::filesystem::path& folder);
 /// The same, if that model is there and is another one than `model` (a folder, a file or ORG/NAME
-/// of a downloaded model). Throws ConfigError if `model` does not exist.
+/// of a downloaded model), or if the run began with new weights. Throws CheckpointError if `model`
+/// does not exist.
 std::optional<std::string> started_from_another(const std::filesystem::path& folder,
                                                 const std::string& model);
 

@@ -135,6 +135,14 @@ TEST_F(Generating, MaxNewTokensIsExactlyWhatIsWritten) {
               HasSubstr(", 20 new tokens at "));
 }
 
+TEST_F(Generating, APromptThatIsLongerThanTheContextIsTold) {
+  test::make_letter_model(folder / "model");
+  const std::string command = "generate model --max-new-tokens 2 --temperature 0 --prompt ";
+  EXPECT_THAT(run(command + std::string(3000, 'a') + " 2>&1"),
+              HasSubstr("more than the model's context of "));
+  EXPECT_THAT(run(command + "aa 2>&1"), Not(HasSubstr("context")));
+}
+
 TEST_F(Generating, PromptsComeFromAPipeAndFromFiles) {
   test::make_letter_model(folder / "model");
   const std::string base = "generate model --max-new-tokens 8 --json --seed 7 2>/dev/null ";

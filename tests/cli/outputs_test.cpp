@@ -95,12 +95,14 @@ const std::vector<Command>& commands() {
           .arguments = "--input texts.jsonl --tokenizer bytes --output fresh",
           .outputs = {"fresh_text_document.bin", "fresh_text_document.idx"},
           .resumes = "fresh.partial/",
+          .only_own = true,
       },
       {
           .name = "preprocess",
           .arguments = "--input texts.jsonl --tokenizer bytes --output fresh --split-sentences",
           .outputs = {"fresh_text_sentence.bin", "fresh_text_sentence.idx"},
           .resumes = "fresh.partial/",
+          .only_own = true,
           .variant = "sentences",
       },
       {
@@ -113,11 +115,13 @@ const std::vector<Command>& commands() {
           .name = "corpus merge",
           .arguments = "corpus_text_document corpus_text_document --output both",
           .outputs = {"both.bin", "both.idx"},
+          .only_own = true,
       },
       {
           .name = "corpus split",
           .arguments = "corpus_text_document --shares 50,50 --output part",
           .outputs = {"part_0.bin", "part_0.idx", "part_1.bin", "part_1.idx"},
+          .only_own = true,
       },
       {.name = "corpus inspect", .arguments = "corpus_text_document"},
       {.name = "corpus verify", .arguments = "corpus_text_document"},
@@ -153,11 +157,14 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
     std::ofstream(folder / "question.txt") << "hello\n";
     test::make_letter_model(folder / "talker"); // it has a chat template
     std::ofstream(folder / "task.yaml")
-        << "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: task.jsonl}}\n"
+        << "task: small\ndataset_path: json\ndataset_kwargs: {data_files: {test: task.jsonl}}\n"
            "test_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{a}}'\n"
-           "doc_to_choice: [no, yes]\ndoc_to_target: label\n";
-    std::ofstream(folder / "task.jsonl") << R"({"a": "is it", "label": 1})"
-                                         << "\n";
+           "doc_to_choice: [a, b]\ndoc_to_target: label\n";
+    std::ofstream questions(folder / "task.jsonl");
+    for (int i = 0; i < 20; ++i)
+      questions << R"({"a": "is it", "label": 1})"
+                << "\n";
+    questions.close();
     std::ofstream examples(folder / "examples.jsonl");
     for (int i = 0; i < 4; ++i)
       examples << R"({"prompt": "hello", "completion": "world"})"

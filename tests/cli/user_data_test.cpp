@@ -156,9 +156,11 @@ TEST_F(UserData, ARunFromAModelIsResumedByItsOwnCommand) {
   others.replace(others.find("--hf '") + 6, (kTestData / "hf_tiny/llama").string().size(), "other");
   for (const char* load : {"auto", "s"})
     EXPECT_THAT(call(others + "train.train_iters=4 checkpoint.load=" + load, 2),
-                AllOf(HasSubstr("not from --hf other"), HasSubstr("\n  try: --hf ")));
+                AllOf(HasSubstr("not from --hf other"), HasSubstr("\n  try: remove --hf")));
   EXPECT_THAT(call(others + "checkpoint.load=s checkpoint.finetune=true", 2),
               HasSubstr("both name a model"));
+  call(from_scratch("checkpoint.save=own logger.dir=lo train.train_iters=1"));
+  EXPECT_THAT(call(others + "checkpoint.load=own", 2), HasSubstr("started from new weights"));
 }
 
 TEST_F(UserData, AByteLevelModelExportsATokenizer) {

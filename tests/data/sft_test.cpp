@@ -11,6 +11,7 @@
 #include "pentatron/data/batch.h"
 #include "pentatron/data/tokenizer/open.h"
 #include "tests/data/data_files.h"
+#include "tests/support/log_capture.h"
 
 namespace pentatron::data {
 namespace {
@@ -96,6 +97,18 @@ TEST_F(SftTest, EveryFormOfRecordTeachesItsAnswer) {
       teach_record(R"({"instruction": "Q", "input": "I", "output": "A"})", short_form, tokenizer);
   EXPECT_EQ(tokenizer.decode(std::vector<int64_t>(text.tokens.begin(), text.tokens.end())),
             "u:Q\n\nI.a:A.");
+}
+
+TEST_F(SftTest, ToolsThatChatmlLeavesOutAreTold) {
+  const std::string plain =
+      R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})";
+  std::string tools = plain;
+  tools.insert(1, R"("tools":[{"type":"function"}],)");
+  const test::LogCapture log(false);
+  read(plain, 128);
+  EXPECT_EQ(log.text(), "");
+  read(tools + "\n" + plain, 128);
+  EXPECT_THAT(log.text(), testing::HasSubstr("one example has tools or tool calls"));
 }
 
 TEST(ChatText, ChatmlIsTheSameAsItsTemplate) {

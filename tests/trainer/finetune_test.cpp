@@ -106,6 +106,45 @@ TEST_F(FinetuneRuns, RefuseWhatIsSaidTwice) {
   EXPECT_THAT(error(all), HasSubstr("--all-weights and peft.type"));
 }
 
+TEST_F(FinetuneRuns, ChooseWhatFitsWhatIsGiven) {
+  const FinetuneRun lower = make_finetune_run(request({"optimizer.lr=1e-5"}));
+  EXPECT_DOUBLE_EQ(lower.config.optimizer.min_lr, 1e-6);
+  const FinetuneRun warm = make_finetune_run(request({"scheduler.lr_warmup_iters=2"}));
+  EXPECT_EQ(value(warm, "scheduler.lr_warmup_fraction"), "");
+  EXPECT_EQ(
+      value(make_finetune_run(request({"logger.sample_prompts=[]"})), "logger.sample_interval"),
+      "");
+  const FinetuneRun all = make_finetune_run(request({"peft.type=none"}));
+  EXPECT_FALSE(all.config.peft.on());
+  EXPECT_EQ(value(all, "peft.r"), "");
+}
+
+TEST_F(FinetuneRuns, BeginAgainWhereNothingWasSaved) {
+  const FinetuneRequest asked = request({"train.train_iters=4", "checkpoint.save_interval=1000"});
+  const std::string out = scratch_ / "out";
+  {
+    const test::QuietLog quiet;
+    const FinetuneRun run = make_finetune_run(asked);
+    test::run_ranks(1, [&](const comm::Group& world) { Trainer(run.config, world).run(); });
+  }
+  fs::remove_all(fs::path(out) / "checkpoints"); // as if it was killed before its first one
+  FinetuneRun again = make_finetune_run(asked);
+  EXPECT_EQ(value(again, "checkpoint.load"), "hf:" + (scratch_ / "model"));
+  EXPECT_NO_THROW(check_out(asked, again.config));
+  const test::QuietLog quiet;
+  test::run_ranks(1, [&](const comm::Group& world) {
+    EXPECT_EQ(Trainer(again.config, world).run().iterations, 4);
+  });
+  EXPECT_TRUE(fs::exists(fs::path(out) / "earlier-1/metrics.jsonl"));
+  // Not so a run from another model.
+  fs::remove_all(fs::path(out) / "checkpoints");
+  fs::copy(scratch_ / "model", scratch_ / "other", fs::copy_options::recursive);
+  FinetuneRequest other = asked;
+  other.model = scratch_ / "other";
+  const FinetuneRun third = make_finetune_run(other);
+  EXPECT_THAT(test::error_of([&] { check_out(other, third.config); }), HasSubstr("another run"));
+}
+
 TEST_F(FinetuneRuns, TakeAnotherFolderThanThatOfAnotherRun) {
   const std::string out = scratch_ / "out";
   fs::create_directories(out);

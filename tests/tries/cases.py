@@ -207,6 +207,9 @@ CASES = [
     ("data twice", FINETUNE + "dataset.path=texts.jsonl", {}),
     ("the folder twice", FINETUNE + "logger.dir=other", {}),
     ("adapters and all weights", FINETUNE + "--all-weights peft.type=lora", {}),
+    ("data for validation", FINETUNE + "dataset.valid_data_path=texts.jsonl", {
+        "pentatron train": f"pentatron train {TINY} dataset.type=sft dataset.train_data_path=texts.jsonl dataset.valid_data_path=texts.jsonl train.seq_length=96 checkpoint.save=new"}),
+    ("a base that is not there", FINETUNE.replace("texts texts", "nobody texts"), {"the folder or file of the model": FINETUNE}),
     ("examples that are not there", FINETUNE.replace("texts.jsonl", "none.jsonl"), {"a .jsonl, .json or .parquet file": FINETUNE, "a folder that contains such files": "mkdir some; cp texts.jsonl some; " + FINETUNE.replace("texts.jsonl", "some")}),
     ("a file behind the data", FINETUNE + "words.txt", {"optimizer.lr=0.0001": FINETUNE + "optimizer.lr=0.0001"}),
     ("finetuning of an encoder", FINETUNE.replace("texts texts", "encoder texts") + "dataset.type=bert", {"pentatron train": f"pentatron train {ENCODER} checkpoint.save=new"}),
@@ -328,6 +331,18 @@ CASES = [
         "another target": "pentatron convert saved out --format hf", "--overwrite": "pentatron convert saved bare --format hf --overwrite"}),
     ("shard size of one file", "pentatron convert saved out.gguf --format gguf --max-shard-size 5MB", {}),
     ("prune of one checkpoint", "pentatron checkpoint prune saved/step_00000002 --keep 2", {}),
+    ("exports as a model", "mkdir -p ex; cp -rL $DATA/hf_tiny/llama ex/step_00000001; pentatron generate ex --tokens 1,2 --max-new-tokens 2", {
+        "ex/step_00000001": "mkdir -p ex; cp -rL $DATA/hf_tiny/llama ex/step_00000001; pentatron generate ex/step_00000001 --tokens 1,2 --max-new-tokens 2"}),
+    ("merge over another file", "echo mine > z.bin; pentatron corpus merge corpus_text_document --output z --overwrite", {
+        "another --output": "pentatron corpus merge corpus_text_document --output other"}),
+    ("split into fewer parts", "pentatron corpus split corpus_text_document --shares 1,1,1 --output p > /dev/null; "
+                               "pentatron corpus split corpus_text_document --shares 1,1 --output p --overwrite", {
+        "another --output": "pentatron corpus split corpus_text_document --shares 1,1 --output q"}),
+    ("scores in no folder", f"pentatron evaluate texts {TASKS} --out none/s.json", {}),
+    ("two tasks of one name", "cp -rL $DATA/evaluation ev; chmod -R u+w ev; cp ev/yes_no.yaml ev/again.yaml; "
+                              "pentatron evaluate texts --tasks ev/yes_no.yaml,ev/again.yaml eval.limit=1 eval.max_length=8", {
+        "task: yes_no_2 in one of them": "cp -rL $DATA/evaluation ev; chmod -R u+w ev; sed 's/^task: .*/task: yes_no_2/' ev/yes_no.yaml > ev/again.yaml; "
+                                         "pentatron evaluate texts --tasks ev/yes_no.yaml,ev/again.yaml eval.limit=1 eval.max_length=8"}),
     ("every Nth of all", "pentatron checkpoint prune saved --keep 0 --keep-every 2", {}),
     ("bpe without output", "pentatron tokenize --train-bpe 300 < words.txt", {
         "--output tokenizer.json": "pentatron tokenize --train-bpe 300 --output tokenizer.json < words.txt"}),
@@ -564,6 +579,8 @@ CASES = [
 ELSEWHERE = [
     (r"atomic_file.cpp: .*is an input of this command", "another output, by the user: OutputTable of outputs_test.cpp"),
     (r"convert.cpp: .*(is a checkpoint of a training run|which is no file of a model)", "another target, by the user: outputs_test.cpp"),
+    (r"requests.cpp: .*the split that is scored", "a warning: TaskFile of tasks_test.cpp"),
+    (r"sft_dataset.cpp: .*ChatML cannot contain", "a warning: TaughtTexts of sft_test.cpp"),
     (r"cli/train.cpp: .*a run that started from", "a run: UserData of user_data_test.cpp"),
     (r"starting_weights.cpp: .*contains adapters for", "a run: AdapterRun of adapter_test.cpp"),
     (r"finetune_settings.cpp: .*has a run that started from", "a run: FinetuneRuns of finetune_test.cpp"),

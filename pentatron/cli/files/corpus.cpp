@@ -60,7 +60,10 @@ void check_outputs(const std::vector<std::string>& prefixes, bool overwrite) {
           "--output {} cannot be written: {} is not a folder\n  try: another --output", prefix,
           above.string());
     const std::vector<std::filesystem::path> files = data::corpus_files(prefix);
-    if (!overwrite) refuse_existing(files);
+    if (overwrite)
+      data::require_corpus(prefix);
+    else
+      refuse_existing(files);
   }
 }
 
@@ -83,6 +86,11 @@ int split(const CorpusArguments& a) {
   const std::vector<std::string> parts =
       data::names_of_parts(data::without_ending(a.output), a.shares.size());
   check_outputs(parts, a.overwrite);
+  // A part of an earlier split, beside these, would be read twice.
+  const std::string stale = fmt::format("{}_{}", data::without_ending(a.output), parts.size());
+  if (std::error_code error; std::filesystem::exists(stale + ".idx", error))
+    raise<ConfigError>("{}.idx is there, of a split into more parts\n  try: another --output",
+                       stale);
   Progress progress("splitting", 0);
   data::split_corpus_files(data::without_ending(a.prefix), a.shares, parts, shown(progress));
   progress.clear();

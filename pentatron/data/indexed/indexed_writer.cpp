@@ -11,6 +11,7 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/data/indexed/indexed_dataset.h"
 
 namespace pentatron::data {
 
@@ -88,6 +89,21 @@ std::vector<fs::path> corpus_files(const std::string& prefix) {
                        "{0}corpus",
                        prefix);
   return {prefix + ".bin", prefix + ".idx"};
+}
+
+void require_corpus(const std::string& prefix) {
+  std::error_code error;
+  fs::path there;
+  for (const fs::path& file : corpus_files(prefix))
+    if (fs::exists(fs::symlink_status(file, error))) there = file;
+  if (there.empty()) return;
+  try {
+    const IndexedDataset corpus(prefix);
+  } catch (const Error&) {
+    raise<ConfigError>("{} exists and is not part of an intact corpus, and --overwrite replaces "
+                       "nothing else\n  try: another --output",
+                       there.string());
+  }
 }
 
 IndexedWriter::IndexedWriter(std::string prefix, const Options& options)

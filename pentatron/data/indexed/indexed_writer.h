@@ -17,6 +17,8 @@ namespace pentatron::data {
 
 /// The files of a corpus. Throws ConfigError if the prefix does not end in a name.
 std::vector<std::filesystem::path> corpus_files(const std::string& prefix);
+/// Throws ConfigError if PREFIX.bin or PREFIX.idx is there and the two are no corpus.
+void require_corpus(const std::string& prefix);
 
 /// PREFIX.bin and PREFIX.idx appear whole with commit() or not at all: until then everything lies
 /// in a folder beside them. Memory does not grow with the corpus.

@@ -222,7 +222,7 @@ class Preprocessor {
   PreprocessResult run() {
     const bool finished = load();
     if (!finished) {
-      if (!options_.overwrite) require_new_outputs();
+      check_outputs();
       open_writers();
       try {
         encode_all();
@@ -302,13 +302,14 @@ class Preprocessor {
     return earlier == fingerprint_;
   }
 
-  void require_new_outputs() const {
+  void check_outputs() const {
     std::vector<fs::path> outputs;
     for (const std::string& prefix : result_.prefixes)
       for (fs::path& file : corpus_files(prefix)) outputs.push_back(std::move(file));
     outputs.push_back(skip_list_.target());
     try {
-      refuse_existing(outputs);
+      if (!options_.overwrite) refuse_existing(outputs);
+      for (const std::string& prefix : result_.prefixes) require_corpus(prefix);
     } catch (const ConfigError&) {
       std::error_code error;
       if (!fs::exists(folder_.state_file(), error)) folder_.remove(); // this call's own

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 #include "pentatron/data/batch.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/input_files.h"
@@ -53,6 +54,13 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
     }
     ++report_.files;
   }
+  if (tools_left_out_ > 0)
+    log::shared_warning(
+        "{} tools or tool calls, which ChatML cannot contain, so the model does not "
+        "learn them\n  try: tokenizer.path=DIR with a chat template that contains "
+        "tools",
+        tools_left_out_ == 1 ? "one example has"
+                             : fmt::format("{} examples have", tools_left_out_));
   report_.tokens = static_cast<int64_t>(tokens_.size());
   if (size() > 0) return;
   if (empty_ > 0)
@@ -90,6 +98,10 @@ void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
         add(teach_record(record, options.render, tokenizer, config.text_key), options);
       ++report_.documents;
       report_.text_bytes += static_cast<int64_t>(record.size());
+      if (!options.render && !options.target_length &&
+          (record.find("\"tools\"") != std::string_view::npos ||
+           record.find("\"tool_calls\"") != std::string_view::npos))
+        ++tools_left_out_;
     } catch (const DataError& error) {
       bad(BadInput::kBadJson, fmt::format("is not a training example: {}", error.what()));
     }

@@ -55,6 +55,7 @@ class TaughtTexts {
   std::vector<int32_t> tokens_;
   std::vector<uint8_t> taught_;
   std::vector<int64_t> begins_{0};
+  int64_t tools_left_out_ = 0; ///< examples with tools that no template writes
   int64_t num_taught_ = 0, cut_ = 0, empty_ = 0;
   int64_t needed_ = 0; ///< the shortest sequence with something to learn
   InputReport report_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -128,8 +129,11 @@ class Loader {
     if (keys.contains("group")) return add_group(keys, path, own);
     Task task = parse_task(keys, path);
     std::string name = task.name;
-    if (std::ranges::none_of(list_.tasks, [&](const Task& t) { return t.name == name; }))
-      list_.tasks.push_back(std::move(task));
+    const auto [earlier, is_new] = files_.emplace(name, path);
+    if (!is_new && !fs::equivalent(earlier->second, path))
+      raise<ConfigError>("{} and {} both define the task {}\n  try: task: {}_2 in one of them",
+                         earlier->second.string(), path.string(), name, name);
+    if (is_new) list_.tasks.push_back(std::move(task));
     return name;
   }
 
@@ -163,6 +167,7 @@ class Loader {
 
   const TaskSources& sources_;
   TaskList list_;
+  std::map<std::string, fs::path> files_; ///< of the tasks, by name
   std::set<std::string> open_groups_;
 };
 

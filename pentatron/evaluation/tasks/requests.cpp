@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 #include "pentatron/data/regex.h"
 #include "pentatron/evaluation/tasks/python_random.h"
 
@@ -159,8 +160,13 @@ class ItemMaker {
       examples = read_documents(task_, *task_.training_split);
     else if (task_.validation_split)
       examples = read_documents(task_, *task_.validation_split);
-    else
+    else {
+      log::warning(
+          "task {}: its examples come from the split that is scored, and may be the question "
+          "itself with its answer\n  try: fewshot_split: {}, which leaves that out",
+          task_.name, *task_.test_split);
       examples = read_documents(task_, *task_.test_split);
+    }
     if (fewshot.indices.empty()) return examples;
     Documents some;
     for (const size_t i : fewshot.indices) {

@@ -116,6 +116,19 @@ TEST(TaskFile, PathsOfDataBeginAtTheFileThatHasThem) {
   EXPECT_EQ(moved.tasks[0].data.splits.at("test")[0], "data/test.jsonl");
 }
 
+TEST(TaskFile, TwoOfOneNameAreRefused) {
+  const TemporaryFolder dir;
+  for (const char* name : {"a.yaml", "b.yaml"}) std::ofstream(dir.path() / name) << kTask;
+  const std::string a = (dir.path() / "a.yaml").string(), b = (dir.path() / "b.yaml").string();
+  EXPECT_EQ(read_tasks({.names = {a, a}, .data_path = {}}).tasks.size(), 1u);
+  try {
+    read_tasks({.names = {a, b}, .data_path = {}});
+    ADD_FAILURE() << "the second is lost";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr(a), HasSubstr(b), HasSubstr("both define the task")));
+  }
+}
+
 TEST(TaskFile, EveryTaskThatComesWithTheProgramIsRead) {
   ASSERT_FALSE(task_folder().empty());
   for (const auto& entry : std::filesystem::directory_iterator(task_folder())) {
