@@ -149,7 +149,8 @@ void choose_training(Settings& settings, const FinetuneRequest& request, const C
     choose_min_lr(small ? 1e-3 : 2e-4);
     settings.choose("optimizer.weight_decay", 0, "none, because adapters are small");
   }
-  if (settings.given_below("scheduler.lr_warmup").empty())
+  if (!settings.given("scheduler.lr_warmup_iters") &&
+      !settings.given("scheduler.lr_warmup_samples"))
     settings.choose("scheduler.lr_warmup_fraction", 0.05, "");
 }
 
