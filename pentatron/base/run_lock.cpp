@@ -45,6 +45,12 @@ bool is_at(int descriptor, const std::filesystem::path& path) {
 } // namespace
 
 std::optional<std::string> RunLock::take(const std::filesystem::path& folder, bool create) {
+  constexpr int kTries = 10; // where file numbers change, a file never is where it was
+  return take(folder, create, kTries);
+}
+
+std::optional<std::string> RunLock::take(const std::filesystem::path& folder, bool create,
+                                         int tries) {
   if (held()) {
     if (create) sign();
     return std::nullopt;
@@ -69,9 +75,9 @@ std::optional<std::string> RunLock::take(const std::filesystem::path& folder, bo
         excerpt(trim({text.data(), size > 0 ? static_cast<size_t>(size) : 0}), text.size());
     return owner.empty() ? "another process" : owner;
   }
-  if (!is_at(descriptor, file)) {
+  if (tries > 1 && !is_at(descriptor, file)) {
     ::close(descriptor);
-    return take(folder, create);
+    return take(folder, create, tries - 1);
   }
   if (makes) made_ = std::filesystem::absolute(file);
   descriptor_ = descriptor; // without a lock too, where the file system knows none

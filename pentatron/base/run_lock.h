@@ -26,6 +26,7 @@ class RunLock {
   void remove() noexcept;
 
  private:
+  std::optional<std::string> take(const std::filesystem::path& folder, bool create, int tries);
   void sign() const;
 
   int descriptor_ = -1;

@@ -170,12 +170,22 @@ CLI::App* add(CLI::App& verb, Action& chosen, const char* name, const char* abou
 
 fs::path one_checkpoint(const std::string& folder) {
   const fs::path path = folder;
-  if (fs::exists(path / checkpoint::kManifestName) || checkpoint::has_spare_manifest(path))
-    return path;
+  const auto is_one = [](const fs::path& one) {
+    return fs::exists(one / checkpoint::kManifestName) || checkpoint::has_spare_manifest(one);
+  };
+  if (is_one(path)) return path;
   if (const auto name = checkpoint::latest_name(path)) return path / *name;
-  const auto all = checkpoint::checkpoints_in(path);
-  if (all.empty()) refuse_empty(path);
-  return all.front().path;
+  for (const checkpoint::CheckpointFolder& one : checkpoint::checkpoints_in(path))
+    if (is_one(one.path) || !fs::exists(one.path / "config.json")) return one.path;
+  // hf/step_00000010 or hf beside the checkpoints that were exported
+  const bool all = !checkpoint::checkpoints_in(path).empty();
+  const fs::path run = all ? path.parent_path() : path.parent_path().parent_path();
+  if (all || fs::exists(path / "config.json"))
+    raise<CheckpointError>(
+        "{} is exported for other programs, and no checkpoint\n  try: {}", folder,
+        checkpoint::checkpoints_in(run).empty() ? "the folder that was given as checkpoint.save"
+                                                : run.string());
+  refuse_empty(path);
 }
 
 void add_checkpoint(CLI::App& program, Action& chosen) {

@@ -44,10 +44,10 @@ void check_writing(const WritingOptions& writing) {
   generate::check(writing.options);
   const generate::Sampling &given = writing.options.sampling, usual;
   if (given.temperature != 0) return;
-  const char* const idle = given.top_k != usual.top_k   ? "--top-k"
-                           : given.top_p != usual.top_p ? "--top-p"
-                           : given.min_p != usual.min_p ? "--min-p"
-                                                        : nullptr;
+  const char* const idle = given.top_k != usual.top_k && given.top_k > 0   ? "--top-k"
+                           : given.top_p != usual.top_p && given.top_p < 1 ? "--top-p"
+                           : given.min_p != usual.min_p && given.min_p > 0 ? "--min-p"
+                                                                           : nullptr;
   if (idle != nullptr)
     raise<ConfigError>("{0} has no effect with --temperature 0, which always takes the most likely "
                        "token\n  try: --temperature 1, or remove {0}",

@@ -77,7 +77,8 @@ void check_same_model(const FinetuneRequest& request, const fs::path& checkpoint
       started_from_another(checkpoints / *checkpoint::latest_name(checkpoints), request.model);
   if (other)
     raise<ConfigError>("--out {} has a run that started from {}, not from {}\n  try: --out {}",
-                       request.out, *other, request.model, free_path(request.out).string());
+                       request.out, other->empty() ? "new weights" : *other, request.model,
+                       free_path(request.out).string());
 }
 
 /// What the command line says twice.

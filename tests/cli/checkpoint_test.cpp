@@ -110,6 +110,15 @@ TEST_F(CheckpointVerbs, PruneKeepsWhatItIsTold) {
   EXPECT_THAT(run("checkpoint prune nowhere --keep 1", 1), HasSubstr("contains no checkpoint"));
 }
 
+TEST_F(CheckpointVerbs, AnExportIsNoCheckpoint) {
+  fs::create_directories(folder / "saved/hf/step_00000003");
+  std::ofstream(folder / "saved/hf/step_00000003/config.json") << "{}";
+  for (const char* command : {"inspect", "verify", "repair"})
+    for (const char* path : {"saved/hf", "saved/hf/step_00000003"})
+      EXPECT_THAT(run(std::string("checkpoint ") + command + " " + path, 1),
+                  AllOf(HasSubstr("is exported for other programs"), HasSubstr("try: saved\n")));
+}
+
 TEST_F(CheckpointVerbs, TheCheckpointsThatAreMeantAreProposed) {
   train("a/checkpoints", "train.train_iters=2 checkpoint.save_interval=1 logger.dir=a");
   train("elsewhere", "train.train_iters=1 logger.dir=b");

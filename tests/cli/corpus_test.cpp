@@ -128,10 +128,10 @@ TEST_F(CorpusVerbs, CorporaAreMergedSplitAndVerified) {
   EXPECT_THAT(run("corpus merge part_0 part_1 --output '' 2>&1", 2), HasSubstr("is empty"));
   EXPECT_THAT(run("corpus split both --shares 1,1 --output some/ 2>&1", 2),
               HasSubstr("does not end in the name of a corpus"));
-  // All parts or none: the second cannot be written.
+  // All parts or none: the second would replace something else.
   fs::create_directories(folder / "whole_1.bin/mine");
-  EXPECT_THAT(run("corpus split both --shares 1,1 --output whole --overwrite 2>&1", 1),
-              HasSubstr("whole_1.bin is a folder"));
+  EXPECT_THAT(run("corpus split both --shares 1,1 --output whole --overwrite 2>&1", 2),
+              HasSubstr("whole_1.bin exists and is not part of an intact corpus"));
   EXPECT_FALSE(fs::exists(folder / "whole_0.bin"));
   EXPECT_FALSE(fs::exists(folder / "whole_0.idx"));
   for (const auto& entry : fs::directory_iterator(folder))

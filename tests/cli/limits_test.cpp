@@ -64,7 +64,8 @@ TEST_F(Limits, ADryRunOpensWhatTheRunReadsAndLooksAtItsFolders) {
   EXPECT_THAT(run(tiny + "--dry-run 2>&1", 2),
               HasSubstr("contains the checkpoints of another run"));
   const std::string resumes = tiny + "--dry-run checkpoint.load=auto train.train_iters=2 2>&1 ";
-  EXPECT_THAT(run(resumes), HasSubstr("log/ck/step_00000001; nothing was written"));
+  EXPECT_THAT(run(resumes),
+              HasSubstr("log/ck/step_00000001 (not its checksums); nothing was written"));
   EXPECT_THAT(run(resumes + "model.hidden_size=64", 2), HasSubstr("model.hidden_size"));
   fs::resize_file(folder / "log/ck/step_00000001/manifest.json", 10);
   EXPECT_THAT(run(resumes, 1), HasSubstr("contains no intact checkpoint"));

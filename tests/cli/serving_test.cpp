@@ -202,7 +202,7 @@ TEST_F(Serving, TellsHowItIs) {
   EXPECT_EQ(ask("GET", "/v1/models/model").body()["object"], "model");
   EXPECT_EQ(ask("GET", "/health").status, 200);
   EXPECT_EQ(ask("GET", "/readyz").status, 200);
-  complete({{"prompt", "abc"}, {"max_tokens", 4}});
+  complete({{"prompt", "abc"}, {"max_tokens", 4}, {"ignore_eos", true}});
   const Reply metrics = ask("GET", "/metrics");
   EXPECT_THAT(metrics.text,
               AllOf(HasSubstr("\npentatron_generated_tokens_total 4\n"),

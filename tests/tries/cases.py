@@ -331,6 +331,8 @@ CASES = [
         "another target": "pentatron convert saved out --format hf", "--overwrite": "pentatron convert saved bare --format hf --overwrite"}),
     ("shard size of one file", "pentatron convert saved out.gguf --format gguf --max-shard-size 5MB", {}),
     ("prune of one checkpoint", "pentatron checkpoint prune saved/step_00000002 --keep 2", {}),
+    ("an export as a checkpoint", "mkdir -p saved/hf/step_00000002; echo {} > saved/hf/step_00000002/config.json; pentatron checkpoint inspect saved/hf", {
+        "saved": "pentatron checkpoint inspect saved"}),
     ("exports as a model", "mkdir -p ex; cp -rL $DATA/hf_tiny/llama ex/step_00000001; pentatron generate ex --tokens 1,2 --max-new-tokens 2", {
         "ex/step_00000001": "mkdir -p ex; cp -rL $DATA/hf_tiny/llama ex/step_00000001; pentatron generate ex/step_00000001 --tokens 1,2 --max-new-tokens 2"}),
     ("merge over another file", "echo mine > z.bin; pentatron corpus merge corpus_text_document --output z --overwrite", {
