@@ -60,7 +60,7 @@ class Applier {
     std::string suggestion;
     if (!parsed.suggestion.empty()) suggestion = fmt::format("{}={}", path, parsed.suggestion);
     if (suggestion.empty() && shown(node) == "null") suggestion = "remove " + path;
-    if (suggestion.empty()) // what it was before
+    if (suggestion.empty() && entry.type->kind != Kind::kEnum) // what it was before
       suggestion = fmt::format("{}={}", path, format_value(*entry.type, read_entry(entry, object)));
     violations_.add_at(where, path, fmt::format("{}={} {}", path, shown(node), parsed.cause),
                        std::move(suggestion));
