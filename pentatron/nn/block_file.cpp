@@ -83,8 +83,8 @@ void BlockFile::move(char* data, size_t bytes, int64_t offset, const char* what,
 }
 
 void BlockFile::fail(const char* what, int reason) const {
-  raise<Error>("cannot {} offload.dir={}: {}\n  try: offload.dir with a folder on a larger disk",
-               what, folder_.string(), std::strerror(reason));
+  raise<Error>("cannot {} offload.dir={}: {}\n  try: offload.dir=FOLDER on a larger disk", what,
+               folder_.string(), std::strerror(reason));
 }
 
 } // namespace pentatron::nn

@@ -106,7 +106,7 @@ void require_disk(const Config& config, const MemoryPlan& plan) {
   if (!free || *free >= plan.disk) return;
   const double fraction = config.offload.optimizer_fraction * 0.9 * *free / plan.disk;
   raise<ConfigError>("offload.dir={} has {} free, and offload.optimizer=true needs about {} there\n"
-                     "  try: offload.dir with a folder on a larger disk{}",
+                     "  try: offload.dir=FOLDER on a larger disk{}",
                      config.offload.dir, format_bytes(*free), format_bytes(plan.disk),
                      fraction >= 0.01 ? fmt::format(", or offload.optimizer_fraction={:.2f}",
                                                     std::floor(fraction * 100) / 100)

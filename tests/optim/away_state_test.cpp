@@ -160,7 +160,7 @@ TEST(AwayErrors, NameTheKey) {
   std::signal(SIGXFSZ, handler);
   EXPECT_NE(error.find("cannot write to offload.dir=" + folder.path().string()), std::string::npos)
       << error;
-  EXPECT_NE(error.find("try: offload.dir with a folder"), std::string::npos) << error;
+  EXPECT_NE(error.find("try: offload.dir="), std::string::npos) << error;
 }
 
 } // namespace

@@ -114,12 +114,12 @@ def adapter(change, told):
 CASES = [
     # memory
     ("no folder for activations", f"{MOCK} offload.activations=true offload.dir=/proc/version/x", {
-        "offload.dir with a folder on a larger disk": f"{MOCK} offload.activations=true offload.dir=away"}),
+        "offload.dir=FOLDER on a larger disk": f"{MOCK} offload.activations=true offload.dir=away"}),
     ("no folder for optimizer state", f"{MOCK} offload.optimizer=true offload.dir=/proc/version/x train.check_memory=false", {
-        "offload.dir with a folder on a larger disk": f"{MOCK} offload.optimizer=true offload.dir=away"}),
+        "offload.dir=FOLDER on a larger disk": f"{MOCK} offload.optimizer=true offload.dir=away"}),
     ("a disk too small for optimizer state", f"{MOCK} offload.optimizer=true offload.dir=away model.num_layers=100000 model.hidden_size=16384 "
                                              "train.check_memory=false --dry-run", {
-        "offload.dir with a folder on a larger disk": f"{MOCK} offload.optimizer=true offload.dir=away"}),
+        "offload.dir=FOLDER on a larger disk": f"{MOCK} offload.optimizer=true offload.dir=away"}),
     ("no folder named for optimizer state", MOCK + "offload.optimizer=true", {}),
     ("a fraction of nothing", MOCK + "offload.optimizer_fraction=0.5", {}),
     ("a folder for nothing", MOCK + "offload.dir=away", {}),
