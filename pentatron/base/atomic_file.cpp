@@ -120,6 +120,17 @@ void refuse_existing(std::span<const fs::path> outputs, std::string_view option)
   }
 }
 
+void require_folder_of(const fs::path& output, std::string_view option,
+                       std::string_view extension) {
+  std::error_code error;
+  const fs::path folder = output.has_parent_path() ? output.parent_path() : ".";
+  if (fs::is_directory(folder, error) && output.has_filename() && !fs::is_directory(output, error))
+    return;
+  fs::path name = output.has_filename() ? output.filename() : folder.filename();
+  raise<ConfigError>("{} {} is not a file in an existing folder\n  try: {} {}", option,
+                     output.string(), option, name.replace_extension(extension).string());
+}
+
 fs::path free_path(const fs::path& taken) {
   fs::path plain = taken.lexically_normal();
   if (!plain.has_filename()) plain = plain.parent_path(); // "folder/"

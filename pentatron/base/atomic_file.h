@@ -55,6 +55,11 @@ class FolderLock {
 void refuse_existing(std::span<const std::filesystem::path> outputs,
                      std::string_view option = "--output");
 
+/// Throws ConfigError unless `output`, which an option names, can be a file in an existing folder;
+/// `extension` (".json") is what such files end in.
+void require_folder_of(const std::filesystem::path& output, std::string_view option,
+                       std::string_view extension);
+
 /// For --overwrite: throws ConfigError if `output` is one of the inputs, under any name, or if it
 /// is there and `is_one` finds that it is not `what` ("a plot"), which such a command writes.
 void check_replaced(const std::filesystem::path& output,

@@ -64,6 +64,8 @@ struct ModelFacts {
   TensorInfos tensors;      ///< by parameter, with the true shape and the type in the files
   /// Small files that belong to the model: config.json, generation_config.json, the tokenizer's.
   std::vector<std::filesystem::path> companions;
+  /// Trained tensors in the files that the model does not have: heads of other tasks.
+  std::vector<std::string> unused = {};
   /// How the Hugging Face files differ from what the family's names and the parameters' types say:
   /// {"names": {hf: name in the files}, "dtypes": {hf: "BF16"}, "copies": false if they lack those
   /// of hf_copies()}.

@@ -242,10 +242,8 @@ int run_chat(const ChatArguments& arguments) {
                                             arguments.config, ranks.size);
   const std::shared_ptr<const data::Tokenizer> tokenizer = open_tokenizer_of(opened);
   if (tokenizer == nullptr)
-    raise<ConfigError>(
-        "{} has no tokenizer\n  try: {}", arguments.model,
-        download_or(opened.source->facts().path,
-                    fmt::format("pentatron generate {} --tokens 1,2,3", arguments.model)));
+    raise<ConfigError>("{} has no tokenizer\n  try: {}", arguments.model,
+                       download_or(opened.source->facts().path, kGivenTokenizer));
   return run_ranks(ranks, opened.config, [&](const comm::Group& world) {
     chat_on_rank(arguments, opened, *tokenizer, world);
   });
@@ -262,7 +260,8 @@ void add_chat(CLI::App& program, Action& chosen) {
   verb->add_option("config", arguments->config,
                    "key=value settings: dtype, device, kernels, train.num_threads, "
                    "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "
-                   "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size");
+                   "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size, "
+                   "tokenizer.path");
   verb->add_option("--system", arguments->system, "system message: instructions for the model");
   add_writing_options(*verb, arguments->writing);
   add_rank_options(*verb, arguments->ranks);

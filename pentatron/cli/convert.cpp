@@ -261,6 +261,10 @@ int run_convert(ConvertArguments& a) {
                  "training uses\n  try: --without-mtp to convert without this warning");
   if (options.format == checkpoint::ModelFormat::kGguf && options.tokenizer.empty())
     log::warning("the GGUF file is written without a tokenizer: {}", no_tokenizer);
+  if (const std::vector<std::string>& unused = source->facts().unused; !unused.empty())
+    log::warning("{} has weights that the model of its config.json does not use and that "
+                 "are left out: {}",
+                 a.source, fmt::join(unused, ", "));
   fmt::print("{}: {}, {} in {}, from {}\n", a.target,
              counted(static_cast<int64_t>(report.tensors), "tensor"),
              format_bytes(static_cast<double>(report.bytes)),

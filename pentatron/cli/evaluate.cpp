@@ -87,12 +87,11 @@ void check_inputs(const EvaluateArguments& a) {
 
 /// Outputs that exist are replaced only when that is asked.
 void check_outputs(const EvaluateArguments& a) {
-  const std::filesystem::path scores = a.tasks.out;
-  if (std::error_code error;
-      scores.has_parent_path() && !std::filesystem::is_directory(scores.parent_path(), error))
-    raise<ConfigError>("--out {} is not a file in an existing folder\n  try: --out {}", a.tasks.out,
-                       scores.filename().string());
+  if (!a.tasks.out.empty()) require_folder_of(a.tasks.out, "--out", ".json");
   if (a.overwrite) {
+    if (a.logits_out.empty() && a.grads_out.empty() && a.hidden_out.empty() && a.tasks.out.empty())
+      throw ConfigError("--overwrite has no effect without an output file\n  try: remove "
+                        "--overwrite");
     if (a.tasks.out.empty()) return;
     const std::vector<std::filesystem::path> inputs(a.tasks.tasks.begin(), a.tasks.tasks.end());
     return check_replaced(a.tasks.out, inputs, "--out", "a file of scores",
@@ -194,7 +193,7 @@ void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
   if (tokenizer == nullptr)
     raise<ConfigError>("{} has no tokenizer, which {} needs\n  try: {}", a.model,
                        a.text ? "--text" : "--file",
-                       download_or(opened.source->facts().path, "--batches FILE with token ids"));
+                       download_or(opened.source->facts().path, kGivenTokenizer));
   if (!a.hidden_out.empty()) {
     std::vector<int32_t> tokens;
     tokenizer->encode_with_special(*a.text, tokens);
@@ -242,7 +241,9 @@ int evaluate(EvaluateArguments& a) {
   if (a.positional.empty()) naming("--hf ", a.model, [&] { checkpoint::open_model(a.model); });
   a.model = with_adapter(a.model, a.adapter);
   if (!a.tasks.tasks.empty()) return evaluate_on_tasks(a.model, a.config, a.tasks);
-  const trainer::Config config = with_runtime_keys(a.config, {});
+  std::vector<std::string> keys;
+  if (a.batches.empty()) keys.emplace_back("tokenizer.path");
+  const trainer::Config config = with_runtime_keys(a.config, {}, keys);
   trainer::set_compute_threads(config.train.num_threads);
   trainer::choose_kernels_quietly(config, trainer::choose_device(config.device), {});
   if (a.batches.empty()) {
@@ -309,8 +310,9 @@ void add_evaluate(CLI::App& program, Action& chosen) {
   add_task_options(*verb, a->tasks);
   verb->add_flag("--overwrite", a->overwrite, "replace the output files of an earlier evaluate");
   verb->add_option("config", a->config,
-                   "key=value settings: dtype, device, kernels, train.num_threads; with --tasks "
-                   "also the section eval and the layout of the model (section parallel)");
+                   "key=value settings: dtype, device, kernels, train.num_threads, and for texts "
+                   "tokenizer.path; with --tasks also the section eval and the layout of the model "
+                   "(section parallel)");
   verb->footer(
       "Prints one JSON line. For texts: loss (mean cross-entropy per token, in nats), "
       "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss and its "

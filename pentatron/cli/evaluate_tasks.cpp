@@ -81,7 +81,7 @@ int evaluate_on_tasks(const std::string& model, const std::vector<std::string>& 
   const auto tokenizer = open_tokenizer_of(opened);
   if (tokenizer == nullptr)
     raise<ConfigError>("{} has no tokenizer, which --tasks needs\n  try: {}", model,
-                       download_or(opened.source->facts().path, "--batches FILE with token ids"));
+                       download_or(opened.source->facts().path, kGivenTokenizer));
   const evaluation::PreparedTasks tasks = evaluation::prepare_tasks(arguments.tasks, settings.eval);
   const evaluation::TextEnds ends = evaluation::text_ends(*tokenizer, tokenizer_path(opened),
                                                           opened.source->facts().generation.eos);

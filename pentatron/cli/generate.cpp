@@ -225,13 +225,20 @@ int run_generate(const GenerateArguments& arguments) {
   const OpenedModel opened = open_generator(with_adapter(arguments.model, arguments.adapter),
                                             arguments.config, ranks.size);
   check_tokens(arguments.tokens, opened.config.model.vocab_size);
+  if (const std::string& path = opened.config.tokenizer.path;
+      !arguments.tokens.empty() && !path.empty())
+    raise<ConfigError>("tokenizer.path={} has no effect with --tokens, whose answers are token "
+                       "ids\n  try: remove tokenizer.path",
+                       path);
   std::shared_ptr<const data::Tokenizer> tokenizer;
   if (arguments.tokens.empty()) {
     tokenizer = open_tokenizer_of(opened);
     if (tokenizer == nullptr) {
-      raise<ConfigError>("{} has no tokenizer\n  try: {}", arguments.model,
-                         download_or(opened.source->facts().path,
-                                     "--tokens 1,2,3 with token ids of its vocabulary"));
+      raise<ConfigError>(
+          "{} has no tokenizer\n  try: {}", arguments.model,
+          download_or(opened.source->facts().path,
+                      fmt::format("{}, or --tokens 1,2,3 with token ids of its vocabulary",
+                                  kGivenTokenizer)));
     }
     if (tokenizer->vocab_size() > opened.config.model.vocab_size)
       log::info("{}: the tokenizer has {} tokens, but the model has only the first {}",
@@ -272,7 +279,8 @@ void add_generate(CLI::App& program, Action& chosen) {
   verb->add_option("config", arguments->config,
                    "key=value settings: dtype, device, kernels, train.num_threads, "
                    "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "
-                   "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size");
+                   "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size, "
+                   "tokenizer.path");
   CLI::Option* prompt = verb->add_option("--prompt", arguments->prompts,
                                          "text to continue; repeat the option for several prompts")
                             ->allow_extra_args(false);

@@ -63,10 +63,13 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
   base.train.micro_batch_size = 1;
   base.train.global_batch_size = ranks; // of any number of copies
   base.dtype = precision_of(opened.source->dtype());
-  std::vector<std::string> known = {
-      "parallel.tensor_model_parallel_size",     "parallel.pipeline_model_parallel_size",
-      "parallel.pipeline_model_parallel_layout", "parallel.expert_model_parallel_size",
-      "parallel.expert_tensor_parallel_size",    "dist."};
+  std::vector<std::string> known = {"parallel.tensor_model_parallel_size",
+                                    "parallel.pipeline_model_parallel_size",
+                                    "parallel.pipeline_model_parallel_layout",
+                                    "parallel.expert_model_parallel_size",
+                                    "parallel.expert_tensor_parallel_size",
+                                    "dist.",
+                                    "tokenizer.path"};
   known.insert(known.end(), use.keys.begin(), use.keys.end());
   opened.config = with_runtime_keys(keys, base, known, ranks);
   const parallelize::ParallelConfig& parallel = opened.config.parallel;
@@ -158,12 +161,16 @@ parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& 
 }
 
 std::filesystem::path tokenizer_path(const OpenedModel& opened) {
+  if (!opened.config.tokenizer.path.empty()) return opened.config.tokenizer.path;
   return trainer::tokenizer_path(opened.source->facts());
 }
 
 std::optional<ChatFormat> open_chat_format(const OpenedModel& opened,
                                            const data::Tokenizer& tokenizer) {
-  const auto source = trainer::chat_template_of(opened.source->facts());
+  std::optional<std::string> source;
+  if (!opened.config.tokenizer.path.empty())
+    source = data::tokenizer::find_chat_template(opened.config.tokenizer.path);
+  if (!source) source = trainer::chat_template_of(opened.source->facts());
   if (!source) return std::nullopt;
   ChatFormat format{.text = data::tokenizer::ChatTemplate(*source)};
   // Where the end of a message is no token of its own, the model writes it out.
@@ -175,6 +182,7 @@ std::optional<ChatFormat> open_chat_format(const OpenedModel& opened,
 }
 
 std::shared_ptr<const data::Tokenizer> open_plain_tokenizer(const OpenedModel& opened) {
+  if (!opened.config.tokenizer.path.empty()) return data::make_tokenizer(opened.config.tokenizer);
   const checkpoint::ModelFacts& facts = opened.source->facts();
   if (facts.tokenizer.kind == Kind::kNone) return nullptr;
   return make_tokenizer_of(facts, saved_config(facts).tokenizer);

@@ -20,6 +20,9 @@ inline constexpr const char* kModelHelp =
     "model: a run's checkpoint folder (checkpoint.save), one checkpoint in it (step_NNNNNNNN), a "
     "Hugging Face folder, ORG/NAME of a downloaded Hugging Face model, or a .gguf file";
 
+/// For a model without a tokenizer.
+inline constexpr const char* kGivenTokenizer = "tokenizer.path=FILE_OR_FOLDER with its tokenizer";
+
 inline constexpr const char* kAdapterHelp =
     "adapter to merge into the model: a Hugging Face PEFT folder, or the checkpoint folder of a "
     "run with peft.type";
@@ -42,8 +45,9 @@ struct ModelUse {
       {};              ///< more that may be given (a section by its name and a point)
   bool copies = false; ///< several copies of the model, on data-parallel ranks
 };
-/// Keys of the layout (tensor and pipeline ranks), dist, dtype, device and train.num_threads may be
-/// given. Throws ConfigError if the ranks are not those of one model, or of its copies.
+/// Keys of the layout (tensor and pipeline ranks), dist, tokenizer.path, dtype, device and
+/// train.num_threads may be given. Throws ConfigError if the ranks are not those of one model, or
+/// of its copies.
 OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,
                                int ranks, const ModelUse& use = {});
 
@@ -64,7 +68,8 @@ struct LoadedModel {
 LoadedModel load_model_in_groups(const OpenedModel& opened, const comm::Group& world,
                                  const std::vector<checkpoint::Adapter>& variants = {});
 
-/// Where the tokenizer's files are; empty: it has none.
+/// Where the tokenizer's files are: tokenizer.path, if the user gave it, else those of the model;
+/// empty: it has none.
 std::filesystem::path tokenizer_path(const OpenedModel& opened);
 
 struct ChatFormat {

@@ -185,10 +185,8 @@ int run_serve(const ServeArguments& arguments) {
   set_scheduler_options(options, opened.config.train.seq_length);
   const std::shared_ptr<const data::Tokenizer> tokenizer = open_tokenizer_of(opened);
   if (tokenizer == nullptr)
-    raise<ConfigError>(
-        "{} has no tokenizer, which serve needs\n  try: {}", arguments.model,
-        download_or(opened.source->facts().path,
-                    fmt::format("pentatron generate {} --tokens 1,2,3", arguments.model)));
+    raise<ConfigError>("{} has no tokenizer, which serve needs\n  try: {}", arguments.model,
+                       download_or(opened.source->facts().path, kGivenTokenizer));
   set_service_options(opened, *tokenizer, options.service);
   const NamedAdapters adapters =
       read_adapters(arguments, *opened.source,
@@ -264,7 +262,8 @@ void add_serve(CLI::App& program, Action& chosen) {
   verb->add_option("config", arguments->config,
                    "key=value settings: dtype, device, kernels, train.num_threads, "
                    "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "
-                   "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size");
+                   "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size, "
+                   "tokenizer.path");
   verb->add_option("--adapter", arguments->adapters,
                    "NAME=DIR: adapter to serve as an additional model with this name; DIR is a "
                    "Hugging Face PEFT folder, or the checkpoint folder of a run with "

@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
+#include <set>
 
 #include <fmt/format.h>
 
+#include "pentatron/base/format.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/base/progress.h"
 #include "pentatron/data/document_reader.h"
+#include "pentatron/data/input_files.h"
 
 namespace pentatron::cli {
 
@@ -42,6 +47,15 @@ class WholeDocuments final : public data::DocumentSink {
   std::string document_;
 };
 
+void tell_oddities(const data::InputFiles& input, std::string_view option) {
+  std::set<std::filesystem::path> seen;
+  for (const data::InputFile& file : input.files)
+    if (!seen.insert(std::filesystem::absolute(file.path).lexically_normal()).second)
+      log::warning("{} {} is given twice and counts twice", option, file.path.string());
+  if (input.ignored > 0)
+    log::info("{}: {} of other kinds left out", option, counted(input.ignored, "file"));
+}
+
 /// A document is held whole, as a text file is, so that its line needs no limit of its own.
 constexpr int64_t kNoLineLimit = int64_t{1} << 50;
 
@@ -58,7 +72,9 @@ void for_each_document(const std::vector<std::string>& paths, std::string_view o
                        const std::string& text_key, const UseDocument& use) {
   data::InputReport report; // throws for bad input
   try {
-    const std::vector<data::InputFile> files = data::find_input_files(paths, option).files;
+    const data::InputFiles input = data::find_input_files(paths, option);
+    tell_oddities(input, option);
+    const std::vector<data::InputFile>& files = input.files;
     int64_t bytes = 0;
     for (const data::InputFile& file : files) bytes += file.size_bytes;
     WholeDocuments documents(use, bytes);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include <fmt/ranges.h>
 
@@ -46,6 +47,7 @@ class BatchesDataset::Reader {
 
   void read() {
     d_.values_.resize(d_.fields_.size());
+    refuse_other_inputs();
     split_tokens();
     for (size_t f = 0; f < d_.fields_.size(); ++f) {
       if (const SafeTensor* tensor = file_.find(d_.fields_[f].name); tensor != nullptr)
@@ -58,6 +60,24 @@ class BatchesDataset::Reader {
   }
 
  private:
+  /// What changes the results of transformers' model must not be passed over.
+  void refuse_other_inputs() const {
+    std::set<std::string> known;
+    for (const BatchField& field : d_.fields_) {
+      known.insert(field.name);
+      known.insert(tensor_name(field.stream, "attention_mask"));
+      known.insert(tensor_name(field.stream, "position_ids"));
+    }
+    for (const char* input :
+         {"attention_mask", "token_type_ids", "position_ids", "inputs_embeds", "head_mask",
+          "decoder_input_ids", "decoder_attention_mask", "decoder_position_ids",
+          "decoder_inputs_embeds", "encoder_hidden_states", "encoder_attention_mask"})
+      if (file_.find(input) != nullptr && !known.contains(input))
+        raise<DataError>("{} has a tensor {}, which the model does not read\n  try: a file without "
+                         "{}",
+                         d_.name_, input, input);
+  }
+
   bool has(size_t f) const { return !d_.values_[f].ints.empty() || !d_.values_[f].floats.empty(); }
   int64_t rows() const { return d_.steps_ * d_.batch_size_; }
 

@@ -69,10 +69,26 @@ Datasets open_batches(const DatasetConfig& config, const DatasetContext& context
   return sets;
 }
 
+/// Keys that look for the ends of documents have an effect only if the token can occur.
+void require_end_token(const DatasetConfig& config, int64_t eod, int64_t vocab_size) {
+  const char* const key = config.eod_mask_loss          ? "eod_mask_loss"
+                          : config.reset_attention_mask ? "reset_attention_mask"
+                          : config.reset_position_ids   ? "reset_position_ids"
+                                                        : nullptr;
+  if (key == nullptr || vocab_size <= 0 || (eod >= 0 && eod < vocab_size)) return;
+  raise<ConfigError>(
+      "dataset.{}=true needs the token that ends documents, but that of the tokenizer is {}, and "
+      "the model has the tokens 0 to {}\n  try: tokenizer.path=FILE_OR_FOLDER, or "
+      "tokenizer.type=null tokenizer.vocab_size=N if token N ends the documents of the corpus",
+      key, eod, vocab_size - 1);
+}
+
 Datasets open_token_samples(const DatasetConfig& config, const DatasetContext& context) {
   Datasets sets;
   const TokenDatasets tokens = open_tokens(config, context, sets);
   const bool documents = config.type == DatasetType::kText || config.type == DatasetType::kIndexed;
+  if (documents && context.tokenizer != nullptr)
+    require_end_token(config, context.tokenizer->eod(), context.vocab_size);
   const auto make = [&](const auto& part_tokens, Part part) {
     // Every label of validation and test counts.
     return std::make_shared<TokenSamples>(

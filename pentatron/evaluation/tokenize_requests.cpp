@@ -3,17 +3,9 @@
 #include <algorithm>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/white_space.h"
 
 namespace pentatron::evaluation {
-
-namespace {
-
-/// Where the white space at a text's end begins.
-size_t end_of_words(std::string_view text) {
-  return text.find_last_not_of(" \t\n\r\f\v") + 1;
-}
-
-} // namespace
 
 RequestTokens::RequestTokens(const data::Tokenizer& tokenizer, const TextEnds& ends,
                              int64_t max_length, std::string task)
@@ -44,9 +36,10 @@ ScoredTokens RequestTokens::pair(const Request& request) const {
     context = {prefix()};
     if (all.empty() || all[0] != context[0]) all.insert(all.begin(), context[0]);
   } else {
-    const size_t end = end_of_words(request.context);
-    context = encode(std::string_view(request.context).substr(0, end), true);
+    context = encode(without_trailing_space(request.context), true);
     all = encode(request.context + request.continuation, true);
+    // The context stays as it is encoded alone, also where tokens merge across the border.
+    std::copy_n(context.begin(), std::min(context.size(), all.size()), all.begin());
   }
   const int64_t predicted = std::ssize(all) - std::ssize(context);
   if (predicted <= 0)

@@ -11,9 +11,10 @@
 
 namespace pentatron::evaluation {
 
-/// Contexts are encoded with the tokenizer's special tokens; a context and its continuation
-/// together, cut where the context alone ends, with white space at the end of the context counted
-/// to the continuation. What is longer than max_length loses its beginning.
+/// Contexts are encoded with the tokenizer's special tokens, and white space at their end counts to
+/// the continuation. A continuation's tokens are those of context and continuation encoded
+/// together, from as many on as the context has alone. What is longer than max_length loses its
+/// beginning.
 class RequestTokens {
  public:
   /// `task`: for messages.

@@ -32,7 +32,7 @@ struct AdapterPlan {
   std::map<std::string, std::vector<AdaptedPart>, std::less<>> weights;
   double dropout = 0;    ///< of the input of A
   bool dora = false;     ///< rows are scaled to trained magnitudes
-  double b_lr_scale = 1; ///< learning rate of B over that of A
+  double b_lr_scale = 1; ///< learning rate of B, and of DoRA's magnitudes, over that of A
 };
 
 /// Rows [begin, begin + size) of a pass take adapter `variant` of several that a model holds; the

@@ -118,6 +118,7 @@ struct SchedulerConfig {
 struct TrainLength {
   int64_t iters = 0;
   int64_t samples = 0;
+  int64_t batch = 1; ///< samples of an iteration
   bool by_samples() const { return samples > 0; }
 };
 
@@ -131,6 +132,7 @@ struct LrCurve {
   double decay = 1;
   WsdDecayStyle wsd_style = WsdDecayStyle::kExponential;
   double wsd_decay = 0;
+  double unit = 1; ///< samples of a step of n
 
   double at(int64_t n) const;
 };

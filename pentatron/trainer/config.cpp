@@ -411,8 +411,9 @@ int64_t total_iterations(const TrainConfig& train) {
 }
 
 optim::TrainLength train_length(const TrainConfig& train) {
-  return train.train_samples ? optim::TrainLength{.samples = *train.train_samples}
-                             : optim::TrainLength{.iters = train.train_iters};
+  return train.train_samples
+             ? optim::TrainLength{.samples = *train.train_samples}
+             : optim::TrainLength{.iters = train.train_iters, .batch = train.global_batch_size};
 }
 
 void check_config(const Config& config, int world_size, config::Violations& violations) {

@@ -46,11 +46,7 @@ void require_place(const char* option, const std::filesystem::path& file,
       !is_own(file, content))
     raise<ConfigError>("{} {} exists and contains no {} written by this command\n  try: {} {}",
                        option, file.string(), content, option, free_path(file).string());
-  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
-  if (std::filesystem::is_directory(folder) && !std::filesystem::is_directory(file)) return;
-  raise<ConfigError>("{} {} is not a file in an existing folder\n  try: {} {}", option,
-                     file.string(), option,
-                     file.filename().replace_extension(".safetensors").string());
+  require_folder_of(file, option, ".safetensors");
 }
 
 /// What the command writes, each to a file of its own.
@@ -218,7 +214,12 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
                        options.grads_out.string(), options.batches.string());
   const std::string family = with_grads ? family_of(*source) : "";
   int64_t longest = 0;
-  for (const auto& [name, shape] : read.streams) longest = std::max(longest, shape.sequence_length);
+  for (const auto& [name, shape] : read.streams) {
+    longest = std::max(longest, shape.sequence_length);
+    // Positions of the file may lie behind, as far as the model knows some.
+    for (const int64_t position : shape.position_ids)
+      if (position < config.max_position_embeddings) longest = std::max(longest, position + 1);
+  }
   std::optional<parallelize::RankModel> loaded;
   checkpoint::read_model(
       options.model, source->facts().path, {}, [&](checkpoint::ModelSource& files) {

@@ -16,6 +16,7 @@
 namespace pentatron {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -194,6 +195,21 @@ TEST(AtomicFile, AnErrorOfTheSystemNamesTheFile) {
   const std::string byte = "x";
   EXPECT_THAT(message_of([&] { file.write_at(uint64_t{1} << 62, bytes_of(byte)); }),
               HasSubstr("big cannot be written"));
+}
+
+TEST(AtomicFile, NeedsAFolderThatExistsAndANameOfAFile) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path() / "sub");
+  const auto error = [&](const char* name) {
+    return message_of([&] { require_folder_of(folder.path() / name, "--out", ".json"); });
+  };
+  EXPECT_EQ(error("scores"), "");
+  EXPECT_EQ(error("sub/scores.txt"), "");
+  require_folder_of("scores", "--out", ".json");
+  EXPECT_THAT(error("none/scores.txt"),
+              AllOf(HasSubstr("none/scores.txt is not a file in an existing folder"),
+                    HasSubstr("try: --out scores.json")));
+  for (const char* name : {"sub", "sub/"}) EXPECT_THAT(error(name), HasSubstr("--out sub.json"));
 }
 
 TEST(AtomicDirectory, AppearsWholeOrNotAtAll) {

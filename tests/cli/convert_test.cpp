@@ -49,6 +49,18 @@ TEST_F(ConvertVerb, SaysWhatItWroteAndRefusesWhatIsThere) {
   EXPECT_FALSE(fs::exists(folder / "x"));
 }
 
+TEST_F(ConvertVerb, NamesWeightsOfAnotherTask) {
+  const std::string bert = PENTATRON_TEST_DATA "/hf_tiny/bert";
+  fs::copy(bert, folder / "bert");
+  Json config = read_json(folder / "bert/config.json");
+  config["architectures"] = {"BertForMaskedLM"};
+  std::ofstream(folder / "bert/config.json") << config;
+  EXPECT_THAT(run("convert bert masked --format hf"),
+              AllOf(HasSubstr("are left out: "), HasSubstr("bert.pooler.dense.weight"),
+                    HasSubstr("cls.seq_relationship.weight")));
+  EXPECT_THAT(run("convert '" + bert + "' whole --format hf"), Not(HasSubstr("left out")));
+}
+
 /// The number behind `words` in a text.
 double number_after(const std::string& text, const std::string& words) {
   const size_t at = text.find(words);

@@ -146,7 +146,30 @@ TEST_F(Evaluating, TakesOneModelAndOneInput) {
   EXPECT_THAT(error_of("model --text a --grads-out g", 2), HasSubstr("--grads-out"));
   EXPECT_THAT(error_of("model --text a train.train_iters=3", 2), HasSubstr("train.train_iters=3"));
   EXPECT_THAT(error_of("'" PENTATRON_TEST_DATA "/hf_tiny/llama' --text a", 2),
-              HasSubstr("has no tokenizer"));
+              AllOf(HasSubstr("has no tokenizer"), HasSubstr("try: tokenizer.path=")));
+  EXPECT_THAT(error_of("model --text a --overwrite", 2), HasSubstr("without an output file"));
+  EXPECT_THAT(error_of("model --tasks a.yaml --out nowhere/scores", 2),
+              AllOf(HasSubstr("--out nowhere/scores is not a file in an existing folder"),
+                    HasSubstr("try: --out scores.json")));
+}
+
+TEST_F(Evaluating, TakesATokenizerFromElsewhere) {
+  const std::string bare = "'" PENTATRON_TEST_DATA "/hf_tiny/llama'";
+  EXPECT_EQ(run("evaluate " + bare + " --text abab tokenizer.path=model"),
+            run("evaluate model --text abab"));
+  EXPECT_THAT(error_of("model --batches batch.safetensors tokenizer.path=model", 2),
+              HasSubstr("tokenizer.path=model has no effect here"));
+}
+
+TEST_F(Evaluating, TellsFilesThatCountTwiceAndThoseLeftOut) {
+  fs::create_directory(folder / "texts");
+  std::ofstream(folder / "texts/a.txt") << "abab";
+  std::ofstream(folder / "texts/picture.png") << "x";
+  const std::string once = run("evaluate model --file texts 2>&1");
+  EXPECT_THAT(once, HasSubstr("1 file of other kinds left out"));
+  const std::string twice = run("evaluate model --file texts --file texts/../texts/a.txt 2>&1");
+  EXPECT_THAT(twice, HasSubstr("is given twice"));
+  EXPECT_THAT(twice, HasSubstr("\"documents\":2"));
 }
 
 class Labelled : public test::ProgramFolder {

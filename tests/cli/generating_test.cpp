@@ -106,6 +106,26 @@ TEST_F(Generating, ATalkIsALineATurn) {
   EXPECT_THAT(run("chat model --backend sockets --ranks 2 2>&1", 2), HasSubstr("standard input"));
 }
 
+// The files of a tokenizer may lie apart from the weights.
+TEST_F(Generating, TakesATokenizerFromElsewhere) {
+  test::make_letter_model(folder / "model");
+  fs::copy(kModelData / "hf_tiny/llama", folder / "bare");
+  const std::string sampling = " --max-new-tokens 5 --prompt abc --json 2>/dev/null";
+  const std::string own = run("generate model" + sampling);
+  EXPECT_EQ(run("generate bare tokenizer.path=model" + sampling), own);
+  EXPECT_EQ(run("generate bare tokenizer.path=model/tokenizer.json" + sampling), own);
+  EXPECT_THAT(run("generate bare --prompt a 2>&1", 2), HasSubstr("try: tokenizer.path="));
+  EXPECT_THAT(run("generate bare --tokens 1 tokenizer.path=model 2>&1", 2),
+              HasSubstr("tokenizer.path=model has no effect with --tokens"));
+  const std::string talk = " --max-new-tokens 3 2>/dev/null";
+  EXPECT_EQ(run("chat bare tokenizer.path=model" + talk, 0, "printf 'hi\\n' | "),
+            run("chat model" + talk, 0, "printf 'hi\\n' | "));
+  // One of another model, with more tokens than the weights have.
+  const std::string other = std::string(PENTATRON_TEST_DATA) + "/tokenizers/gpt2.json";
+  EXPECT_THAT(run("generate bare --prompt 'the house of the' tokenizer.path=" + other + " 2>&1", 2),
+              AllOf(HasSubstr("131"), HasSubstr("try: ")));
+}
+
 TEST_F(Generating, AModelTrainedOnMessagesWithoutATemplateChats) {
   std::ofstream file(folder / "talks.jsonl");
   for (int i = 0; i < 40; ++i)

@@ -57,6 +57,17 @@ std::vector<BatchField> t5_fields() {
           {.name = "decoder_input_ids", .stream = "decoder", .fill = 9, .start_token = 8}};
 }
 
+// transformers' GPT-2 adds embeddings of token types, for example.
+TEST_F(Batches, InputsThatTheModelDoesNotReadAreRefused) {
+  ints("input_ids", {1, 2}, {1, 2});
+  ints("logits", {1, 2}, {0, 0}); // an output
+  EXPECT_NO_THROW(batch({{.name = "input_ids", .limit = 100}}));
+  ints("token_type_ids", {1, 2}, {0, 1});
+  EXPECT_THAT(error({{.name = "input_ids", .limit = 100}}),
+              AllOf(HasSubstr("has a tensor token_type_ids, which the model does not read"),
+                    HasSubstr("try: a file without token_type_ids")));
+}
+
 TEST_F(Batches, HoldWhatTransformersForwardTakes) {
   ints("input_ids", {2, 3, 4},
        {1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 0, 0, 0, 0, 10, 11, 1, 1, 1, 1, 2, 2, 2, 2});

@@ -294,5 +294,22 @@ TEST_F(Indexed, AnUncommittedWriterLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+TEST_F(Indexed, AFolderInPlaceOfAFileIsLeftAsItIs) {
+  for (const std::string ending : {".bin", ".idx"}) {
+    const std::filesystem::path there = folder.string() + "/a" + ending;
+    std::filesystem::create_directory(there);
+    {
+      IndexedWriter writer(folder.string() + "/a", {});
+      writer.add_sequence(std::vector<int32_t>{1, 2});
+      writer.end_document();
+      EXPECT_THAT(error_of<DataError>([&] { writer.commit(); }),
+                  HasSubstr("a" + ending + " is a folder"));
+    }
+    EXPECT_TRUE(std::filesystem::is_directory(there));
+    std::filesystem::remove(there);
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << ending;
+  }
+}
+
 } // namespace
 } // namespace pentatron::data

@@ -19,6 +19,7 @@
 namespace pentatron::data {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -412,6 +413,21 @@ TEST_F(FillInTheMiddle, DependsOnTheSampleAloneAndOnItsKeys) {
   big.fim_pad_token = 1000;
   EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(big, context); }),
               HasSubstr("uses token 1000"));
+}
+
+// An end token that the model does not have occurs nowhere, so the keys would do nothing.
+TEST_F(OpenIndexed, KeysOfDocumentEndsNeedATokenThatCanOccur) {
+  DatasetContext context{.sequence_length = 8, .vocab_size = 131};
+  context.tokenizer = make_tokenizer({});
+  DatasetConfig config = megatron(at("a"));
+  EXPECT_NO_THROW(open_datasets(config, context));
+  config.reset_attention_mask = true;
+  EXPECT_THAT(error_of<ConfigError>([&] { open_datasets(config, context); }),
+              AllOf(HasSubstr("dataset.reset_attention_mask=true needs the token that ends "
+                              "documents, but that of the tokenizer is 256"),
+                    HasSubstr("try: tokenizer.path=FILE_OR_FOLDER")));
+  context.tokenizer = make_tokenizer({.type = TokenizerType::kNull, .vocab_size = 130});
+  EXPECT_NO_THROW(open_datasets(config, context));
 }
 
 // --- rules between the keys --------------------------------------------------------------------

@@ -38,7 +38,7 @@ TEST(SftTokens, AndMasksAreThoseOfTransformers) {
                                             expected["templates"][form].get<std::string>()),
                                         {{"bos_token", ends[0]}, {"eos_token", ends[1]}});
     OrderedJson record = {{"messages", expected["conversations"][talk]}};
-    if (talk == "tools") record["tools"] = expected["tools"];
+    if (talk.starts_with("tools")) record["tools"] = expected["tools"];
     const TaughtText text = teach_record(record.dump(), render, *tokenizer);
     EXPECT_EQ(text.tokens, one["ids"].get<std::vector<int32_t>>());
     EXPECT_EQ(text.taught, one["mask"].get<std::vector<uint8_t>>());
@@ -131,7 +131,17 @@ TEST_F(SftTest, RecordsThatTeachNothingAreErrors) {
   EXPECT_THAT(message(R"({"messages": [3]})"), HasSubstr("no role"));
   EXPECT_THAT(message(R"({"messages": [{"role": "user"}]})"), HasSubstr("no text \"content\""));
   EXPECT_THAT(message(R"({"conversations": [{"from": "gpt"}]})"), HasSubstr("from and value"));
+  EXPECT_THAT(message(R"({"conversations": [{"from": "bard", "value": "x"}]})"),
+              HasSubstr("is from bard"));
   EXPECT_THAT(message(R"({"text": "x")"), HasSubstr("the example"));
+  const RenderChat numbers =
+      render_by(std::make_shared<const tokenizer::ChatTemplate>("{{ messages[0].n }}"),
+                OrderedJson::object());
+  EXPECT_THAT(error_of<DataError>([&] {
+                teach_record(R"({"messages": [{"role": "user", "n": 9223372036854775808}]})",
+                             numbers, tokenizer);
+              }),
+              HasSubstr("the integer 9223372036854775808 is too large"));
   const RenderChat forgetful =
       render_by(std::make_shared<const tokenizer::ChatTemplate>("{{ messages[-1].content }}"),
                 OrderedJson::object());

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/json.h"
+#include "pentatron/base/sha256.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/objectives/objective_tokenizer.h"
@@ -96,6 +97,54 @@ TEST(Scanners, FindWhatTheRegularExpressionsFind) {
       ASSERT_EQ(words_of(*scanner, text), words_of(*regex, text)) << text;
     }
   }
+}
+
+struct PosixClass {
+  const char* name;
+  size_t count;
+  const char* digest; ///< SHA-256 of the members in hexadecimal, with commas between
+};
+
+// All code points, one by one, through Split("[[:name:]]", "removed") of tokenizers 0.23.3.
+TEST(Patterns, PosixClassesHaveTheMembersOfOniguruma) {
+  for (const PosixClass& expected : std::initializer_list<PosixClass>{
+           {"alpha", 142759, "55c15c0c56211c4826d7c5317b5ce65d6884be06c6ad90b8ea516c6c8e9f6148"},
+           {"alnum", 143519, "a0c09b8ea30bd8225d41686b947218a7b3e4c7caaab42b5a7784671526c802e5"},
+           {"word", 144665, "809f3eb4165704714b7c78660ae08af53b8aa88ff9ac502980b2cb32b0aaf559"},
+           {"digit", 760, "88fa173ec8c1dea5163c6fc5cde15883e6becdf84ad47adf8d5c7072c7d5a2ae"},
+           {"punct", 9369, "29890ae44d8050dcb963adb663566f7700fb703d101548ebe04691669f440f47"},
+           {"upper", 1978, "22fea92d6aa04206cb31babbe0ea22f4aa10f1dd748cee010b2107f3464c6beb"},
+           {"lower", 2569, "6d93dbf1325b30ec7bed1600579405a66fc0bf1f7a887636d18045fb60429490"},
+           {"space", 25, "55781e2acca08c2e6394c817c6cc8a44d51cca5af522375cf54a2aeb7901b658"},
+           {"blank", 18, "ade42ef2887564f420fb208600603a76897452704e4fd02b59a152e60adec1d3"},
+           {"graph", 292447, "9ba5fa76dee26848c50a23bc6a6afe99d5b3a6f9659905a5850cb04ab417126a"},
+           {"print", 292464, "b445c9a95f0442848c7d041e8015a1c8b787b76d68cf6c3be22de2dcb6794cf9"},
+           {"cntrl", 65, "26f345f396656e3dda64dcf67876cf4fbfa7c7bf35aa1c1791db8d98d8084927"},
+           {"xdigit", 22, "356c655ec3c41c23f07aaecc32101f124756e97a0028e84726ebbcd0258dbee6"},
+           {"ascii", 128, "8d752cfa6eda55ae680f44ea1b7c7e29dd86a67547a630e217601ee6ef8e5c62"}}) {
+    const auto splitter =
+        make_regex_splitter(std::string("[[:") + expected.name + ":]]", PatternFlavor::kOniguruma);
+    size_t count = 0;
+    std::string members;
+    for (char32_t c = 0; c < 0x110000; ++c) {
+      if (c >= 0xD800 && c < 0xE000) continue;
+      std::string text;
+      append_utf8(text, c);
+      if (!splitter->find(text, 0).found()) continue;
+      members += fmt::format("{}{:x}", count++ == 0 ? "" : ",", static_cast<uint32_t>(c));
+    }
+    EXPECT_EQ(count, expected.count) << expected.name;
+    EXPECT_EQ(sha256(members), expected.digest) << expected.name;
+  }
+  const auto words = [](const char* pattern, PatternFlavor flavor) {
+    return words_of(*make_regex_splitter(pattern, flavor), "a\xC3\xA9\xE2\x82\xAC!");
+  };
+  EXPECT_THAT(words("[[:punct:]x]+", PatternFlavor::kOniguruma), ElementsAre("3:\xE2\x82\xAC!"));
+  EXPECT_THAT(words("[[:punct:]x]+", PatternFlavor::kRust), ElementsAre("6:!")); // ASCII
+  EXPECT_THAT(words("[^[:alpha:]]+", PatternFlavor::kOniguruma), ElementsAre("3:\xE2\x82\xAC!"));
+  for (const char* pattern : {"[[:^alpha:]]", "[[:letters:]]"})
+    EXPECT_THAT(message_of([&] { make_regex_splitter(pattern, PatternFlavor::kOniguruma); }),
+                HasSubstr("which is not supported"));
 }
 
 TEST(Patterns, OfOtherEnginesAreTranslatedOrRefused) {

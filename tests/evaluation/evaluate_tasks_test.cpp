@@ -167,6 +167,18 @@ TEST_F(Requests, SpacesBelongToTheContinuation) {
   EXPECT_EQ(scored("<s>the", " cat")[0].tokens, scored("the", " cat")[0].tokens);
 }
 
+// As lm-eval: "int" is "in" and "t", but the context stays "i".
+TEST_F(Requests, ContextsStayWhereTokensMergeAcrossTheBorder) {
+  std::vector<int32_t> alone, both;
+  tokenizer_->encode_with_special("i", alone);
+  tokenizer_->encode_with_special("int", both);
+  ASSERT_EQ(both.size(), alone.size() + 1);
+  ASSERT_NE(both[alone.size() - 1], alone.back());
+  const ScoredTokens pair = scored("i", "nt")[0];
+  EXPECT_EQ(pair.predicted, 1);
+  EXPECT_EQ(pair.tokens, (std::vector<int64_t>{alone[0], alone[1], both.back()}));
+}
+
 TEST_F(Requests, LongContextsLoseTheirBeginning) {
   const ScoredTokens all = scored("xqxqxqxqxqxqxq", "zz")[0];
   EXPECT_EQ(all.tokens.size(), 9u); // eight are read

@@ -140,6 +140,21 @@ TEST(LrSchedule, DecaysToTheEndOfTheRunByDefault) {
   EXPECT_EQ(lr_curve({}, 1.0, 0.1, {.iters = 33}).at(33), 0.1);
 }
 
+// Megatron's unit is the sample, which without a warmup shows: max / sqrt(samples).
+TEST(LrSchedule, InverseSquareRootWithoutWarmupCountsSamples) {
+  SchedulerConfig s;
+  s.lr_decay_style = LrDecayStyle::kInverseSquareRoot;
+  const LrCurve iters = lr_curve(s, 0.01, 0, {.iters = 5, .batch = 4});
+  const LrCurve samples = lr_curve(s, 0.01, 0, {.samples = 20});
+  for (int64_t n = 1; n <= 5; ++n) {
+    EXPECT_DOUBLE_EQ(iters.at(n), 0.01 / std::sqrt(4.0 * static_cast<double>(n)));
+    EXPECT_DOUBLE_EQ(iters.at(n), samples.at(4 * n));
+  }
+  s.lr_warmup_iters = 2;
+  EXPECT_EQ(lr_curve(s, 0.01, 0, {.iters = 9, .batch = 4}).at(7),
+            lr_curve(s, 0.01, 0, {.iters = 9, .batch = 1}).at(7));
+}
+
 TEST(WeightDecay, GrowsFromStartToEnd) {
   const SchedulerConfig constant;
   EXPECT_EQ(weight_decay_curve(constant, 0.1, {.iters = 10}).at(3), 0.1);

@@ -105,6 +105,79 @@ TEST_F(HfImport, RefusesWhatChangesAnEncodersNumbers) {
               HasSubstr("relative_attention_max_distance=16"));
 }
 
+// The attribute_map of transformers.
+TEST(HfConfig, KeysHaveOtherNamesInSomeFamilies) {
+  const auto renamed = [](const std::string& model,
+                          const std::vector<std::pair<std::string, std::string>>& names) {
+    Json json = read_json(kHfModels / model / "config.json");
+    for (const auto& [own, other] : names) {
+      json[other] = json.at(own);
+      json.erase(own);
+    }
+    return parse_hf_config(json, "config.json").config;
+  };
+  const auto same = [&](const std::string& model, const auto& names) {
+    const models::ModelConfig plain =
+        parse_hf_config(read_json(kHfModels / model / "config.json"), "config.json").config;
+    EXPECT_TRUE(same_model(renamed(model, names), plain)) << model;
+  };
+  using Names = std::vector<std::pair<std::string, std::string>>;
+  same("gpt2", Names{{"n_head", "num_attention_heads"},
+                     {"n_layer", "num_hidden_layers"},
+                     {"n_embd", "hidden_size"},
+                     {"n_positions", "max_position_embeddings"}});
+  same("t5", Names{{"d_model", "hidden_size"},
+                   {"num_heads", "num_attention_heads"},
+                   {"num_layers", "num_hidden_layers"},
+                   {"d_kv", "head_dim"}});
+  same("deepseek_v3", Names{{"n_routed_experts", "num_local_experts"}});
+  Json both = read_json(kHfModels / "gpt2/config.json");
+  both["num_attention_heads"] = both["n_head"].get<int64_t>() * 2;
+  EXPECT_THAT(error_of([&] { parse_hf_config(both, "config.json"); }),
+              AllOf(HasSubstr("contradicts n_head="), HasSubstr("try: ")));
+}
+
+TEST(HfConfig, WindowsOfQwenWithoutLayerTypes) {
+  const auto full_layers = [](const std::string& model, const Json& changes) {
+    Json json = read_json(kHfModels / model / "config.json");
+    json.erase("layer_types");
+    json["num_hidden_layers"] = 5;
+    json.merge_patch(changes);
+    return parse_hf_config(json, "config.json").config.full_attention_layers;
+  };
+  using Layers = std::vector<int64_t>;
+  const Json window = {
+      {"use_sliding_window", true}, {"sliding_window", 7}, {"max_window_layers", 3}};
+  EXPECT_EQ(full_layers("qwen2", window), (Layers{0, 1, 2}));
+  EXPECT_EQ(full_layers("qwen3", window), (Layers{0, 1, 2}));
+  EXPECT_EQ(full_layers("qwen2_moe", window), (Layers{1, 3, 4}));
+  for (const char* model : {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}) {
+    Json json = read_json(kHfModels / model / "config.json");
+    json.erase("layer_types");
+    json.erase("sliding_window");
+    json["use_sliding_window"] = true;
+    json["max_window_layers"] = 1;
+    EXPECT_EQ(parse_hf_config(json, "config.json").config.window_size, 4096) << model;
+  }
+  Json off = read_json(kHfModels / "qwen2/config.json");
+  off["use_sliding_window"] = false;
+  off["layer_types"] = Json::array();
+  for (int64_t i = 0; i < off["num_hidden_layers"].get<int64_t>(); ++i)
+    off["layer_types"].push_back("sliding_attention");
+  EXPECT_THAT(error_of([&] { parse_hf_config(off, "config.json"); }),
+              HasSubstr("beside use_sliding_window=false"));
+}
+
+TEST(HfConfig, DecodersThatLookAheadAreRefused) {
+  for (const char* model : {"gpt2", "llama", "gpt_oss", "deepseek_v3"}) {
+    Json json = read_json(kHfModels / model / "config.json");
+    json["is_causal"] = false;
+    EXPECT_THAT(error_of([&] { parse_hf_config(json, "config.json"); }),
+                HasSubstr("is_causal=false"))
+        << model;
+  }
+}
+
 TEST(HfConfig, NamesOfClassesAreReadAndWritten) {
   const auto read = [](const Json& id2label) {
     Json json = read_json(kHfModels / "roberta_classification/config.json");

@@ -6,8 +6,10 @@
 
 #include <set>
 
+#include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "tests/trainer/tiny_run.h"
@@ -153,6 +155,25 @@ TEST_F(AdapterRun, BIsUpdatedByItsOwnLearningRate) {
   }
 }
 
+/// As peft's create_loraplus_optimizer, whose group of B has everything that is 1-D.
+TEST_F(AdapterRun, MagnitudesAreUpdatedAsB) {
+  const auto run = [&](const std::string& ratio, const std::string& iters) {
+    return adapters_of(test::run(
+        config({"optimizer.optimizer=sgd", "train.train_iters=" + iters, "optimizer.weight_decay=0",
+                "peft.type=dora", "peft.lora_plus_ratio=" + ratio})));
+  };
+  const auto start = run("1", "0"), plain = run("1", "1"), fast = run("8", "1");
+  size_t magnitudes = 0;
+  for (const auto& [name, weight] : plain) {
+    if (name.find(".lora_magnitude") == std::string::npos) continue;
+    const at::Tensor step = weight - start.at(name);
+    EXPECT_GT(step.abs().max().item<double>(), 0) << name;
+    EXPECT_TRUE(at::allclose(fast.at(name) - start.at(name), step * 8, 1e-9, 1e-14)) << name;
+    ++magnitudes;
+  }
+  EXPECT_GT(magnitudes, 0u);
+}
+
 TEST_F(AdapterRun, TrainsInBf16BesideABaseThatNeedsItsBytesAlone) {
   const Config adapters = config({"dtype=bf16", "optimizer.lr=1e-2"}), full = [&] {
     Config c = adapters;
@@ -192,11 +213,9 @@ TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
            {"peft_type", "IA3", "peft_type=IA3 is not supported"},
            {"bias", "all", "bias=\"all\""},
            {"modules_to_save", {"lm_head"}, "modules_to_save=[\"lm_head\"]"},
-           {"layers_to_transform", {0}, "layers_to_transform=[0]"},
            {"lora_bias", true, "lora_bias=true"},
            {"init_lora_weights", "pissa", "init_lora_weights=\"pissa\""},
            {"rank_pattern", {{"^q.*", 4}}, "regular expression"},
-           {"target_modules", ".*(q|v)_proj", "regular expression"},
            {"a_new_field", 3, "a_new_field=3"},
            {"r", 5, "has shape [4, 48] instead of [5, 48]"}}) {
     Json changed = plain;
@@ -216,6 +235,44 @@ TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
     });
     EXPECT_THAT(message, HasSubstr(part)) << key;
   }
+}
+
+/// The tensors in the file show what peft's rules have chosen.
+TEST_F(AdapterRun, ModulesChosenByRulesAreThoseInTheFile) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama", adapter);
+  const Json plain = read_json(adapter / "adapter_config.json");
+  const auto model = checkpoint::open_model((data / "hf_tiny/llama").string());
+  const auto read = [&](const std::string& key, const Json& value) {
+    Json changed = plain;
+    changed[key] = value;
+    fs::remove(adapter / "adapter_config.json");
+    std::ofstream(adapter / "adapter_config.json") << changed.dump();
+    return checkpoint::read_adapter(adapter, *model);
+  };
+  const checkpoint::Adapter listed = read("target_modules", plain["target_modules"]);
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, Json>>{{"target_modules", ".*(_proj)$"},
+                                                 {"layers_to_transform", {0, 1}},
+                                                 {"layers_to_transform", 0},
+                                                 {"exclude_modules", "lm_head"}}) {
+    const checkpoint::Adapter ruled = read(key, value);
+    ASSERT_EQ(ruled.modules.size(), listed.modules.size()) << key;
+    for (const auto& [name, tensor] : listed.tensors)
+      EXPECT_TRUE(at::equal(ruled.tensors.at(name), tensor)) << name;
+  }
+  // One layer without adapters.
+  std::map<std::string, at::Tensor> some;
+  {
+    const SafetensorsFile file(adapter / "adapter_model.safetensors");
+    for (const auto& [name, entry] : file.tensors())
+      if (name.find(".layers.0.") != std::string::npos)
+        some[name] = checkpoint::to_tensor(entry).clone();
+  }
+  fs::remove(adapter / "adapter_model.safetensors");
+  checkpoint::write_tensors(adapter / "adapter_model.safetensors", some);
+  const size_t half = read("layers_to_transform", {0}).modules.size();
+  EXPECT_EQ(2 * half, listed.modules.size());
 }
 
 /// PEFT makes none, so the file is changed.

@@ -118,6 +118,27 @@ TEST(HfPositions, OfABatchAreRowsOfTheTable) {
   fs::remove_all(out);
 }
 
+/// Rotary attention sees differences of positions alone.
+TEST(HfEvaluation, RotaryPositionsMayLieBehindTheBatch) {
+  const fs::path folder = kData / "hf_tiny/llama", out = scratch("hf_rotary_positions");
+  const SafetensorsFile expected(folder / "expected.safetensors");
+  const at::Tensor ids = checkpoint::to_tensor(expected.at("input_ids"));
+  const auto loss_from = [&](int64_t first) {
+    checkpoint::write_tensors(
+        out / "batch.safetensors",
+        {{"input_ids", ids},
+         {"position_ids",
+          (at::arange(ids.size(1), at::kLong) + first).expand_as(ids).contiguous()}});
+    return evaluate_hf({.model = folder,
+                        .batches = out / "batch.safetensors",
+                        .dtype = Precision::kFp64,
+                        .num_threads = 1})
+        ->loss;
+  };
+  EXPECT_NEAR(loss_from(40), loss_from(0), 1e-12);
+  fs::remove_all(out);
+}
+
 class HfGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(HfGolden, Fp64LossLogitsAndGradientsAreThoseOfTransformers) {

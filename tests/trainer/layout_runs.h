@@ -22,10 +22,13 @@
 
 namespace pentatron::test {
 
+inline std::string matrix() {
+  const char* const text = std::getenv("PENTATRON_MATRIX");
+  return text == nullptr ? "" : text;
+}
 /// PENTATRON_MATRIX=full takes every layout, in fp64, fp32 and bf16.
 inline bool full_matrix() {
-  const char* const text = std::getenv("PENTATRON_MATRIX");
-  return text != nullptr && std::string(text) == "full";
+  return matrix() == "full";
 }
 
 struct Trained {

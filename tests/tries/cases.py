@@ -16,6 +16,9 @@ FINETUNE = "pentatron finetune texts texts.jsonl --out new train.num_threads=1 l
 SAMPLES = "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 "
 TASKS = "--tasks $DATA/evaluation/yes_no.yaml eval.limit=1 eval.max_length=8"
 ADAPTED = f"pentatron evaluate {LLAMA} --batches {LLAMA}/expected.safetensors --adapter "
+# A tokenizer with fewer tokens than the tiny models.
+LETTERS = ("python3 -c \"import json; json.dump({'model': {'type': 'BPE', 'vocab': {chr(i): i - 33 for i in range(33, 127)}, 'merges': []}, 'pre_tokenizer': "
+           "{'type': 'ByteLevel', 'add_prefix_space': False}, 'decoder': {'type': 'ByteLevel'}, 'added_tokens': []}, open('letters.json', 'w'))\"; ")
 BATCH = f"pentatron evaluate texts --batches {LLAMA}/expected.safetensors "
 
 
@@ -128,8 +131,10 @@ CASES = [
     ("an adapter with biases", *adapter('s/"bias": "none"/"bias": "all"/', "an adapter without it")),
     ("another method", *adapter('s/LORA/IA3/', "a LoRA or DoRA adapter")),
     ("layers by a regular expression", *adapter('s/"rank_pattern": {}/"rank_pattern": {"^q.*": 4}/', "the names of modules")),
-    ("an adapter's layers by a regular expression", "python3 -c \"import json; f = 'adapted/adapter/adapter_config.json'; c = json.load(open(f)); "
-     f"c['target_modules'] = '.*q_proj'; json.dump(c, open(f, 'w'))\"; {ADAPTED}adapted/adapter", {"a list of names": ADAPTED + "adapted/adapter"}),
+    ("an adapter of experts by rules", "python3 -c \"import json; f = 'adapted/adapter/adapter_config.json'; c = json.load(open(f)); "
+     f"c['exclude_modules'] = ['x']; c['target_parameters'] = ['mlp.experts']; json.dump(c, open(f, 'w'))\"; {ADAPTED}adapted/adapter", {
+         "a list of names": "python3 -c \"import json; f = 'adapted/adapter/adapter_config.json'; c = json.load(open(f)); "
+         f"c['exclude_modules'] = c['target_parameters'] = None; json.dump(c, open(f, 'w'))\"; {ADAPTED}adapted/adapter"}),
     ("no adapter", ADAPTED + "nothing_in_it", {"save_pretrained": ADAPTED + "adapted/adapter"}),
     ("no folder of an adapter", ADAPTED + "nowhere", {"the folder of an adapter": ADAPTED + "adapted/adapter"}),
     ("a pickled adapter", "mv adapted/adapter/adapter_model.safetensors adapted/adapter/adapter_model.bin; " + ADAPTED + "adapted/adapter", {
@@ -213,6 +218,15 @@ CASES = [
     ("examples that are not there", FINETUNE.replace("texts.jsonl", "none.jsonl"), {"a .jsonl, .json or .parquet file": FINETUNE, "a folder that contains such files": "mkdir some; cp texts.jsonl some; " + FINETUNE.replace("texts.jsonl", "some")}),
     ("a file behind the data", FINETUNE + "words.txt", {"optimizer.lr=0.0001": FINETUNE + "optimizer.lr=0.0001"}),
     ("finetuning of an encoder", FINETUNE.replace("texts texts", "encoder texts") + "dataset.type=bert", {"pentatron train": f"pentatron train {ENCODER} checkpoint.save=new"}),
+    ("examples without answers", "echo '{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}' > asked.jsonl; " + SFT + "dataset.path=asked.jsonl", {
+        "assistant": SFT + "dataset.path=chats.jsonl"}),
+    ("ends of documents that no token is", f"pentatron train {TINY} dataset.type=indexed dataset.path=corpus_text_document model.vocab_size=250 dataset.eod_mask_loss=true checkpoint.save=new", {
+        "tokenizer.path": f"pentatron train {TINY} dataset.type=indexed dataset.path=corpus_text_document dataset.eod_mask_loss=true checkpoint.save=new",
+        "tokenizer.type=null": f"pentatron train {TINY} dataset.type=indexed dataset.path=corpus_text_document model.vocab_size=260 tokenizer.type=null tokenizer.vocab_size=256 dataset.eod_mask_loss=true checkpoint.save=new"}),
+    ("two names of one key", "cp -rL $DATA/hf_tiny/gpt2 twice; chmod -R u+w twice; sed -i 's/\"n_head\"/\"num_attention_heads\": 1, \"n_head\"/' twice/config.json; pentatron generate twice --tokens 1,2 --max-new-tokens 2", {
+        "remove one of the two": "pentatron generate $DATA/hf_tiny/gpt2 --tokens 1,2 --max-new-tokens 2"}),
+    ("token types of GPT-2", "pentatron evaluate $DATA/hf_tiny/gpt2 --batches $DATA/hf_tiny/bert/expected.safetensors", {
+        "a file without": "pentatron evaluate $DATA/hf_tiny/gpt2 --batches $DATA/hf_tiny/gpt2/expected.safetensors"}),
     ("samples of nothing", "pentatron inspect samples --index 0 --sequence-length 8", {"--prefix PREFIX": SAMPLES + "--index 0"}),
     ("examples without a tokenizer", "pentatron inspect samples --sft chats.jsonl --index 0", {"--tokenizer PATH": "pentatron inspect samples --sft chats.jsonl --index 0 --tokenizer bytes"}),
     ("an example that is not there", "pentatron inspect samples --sft chats.jsonl --tokenizer bytes --index 60", {}),
@@ -308,7 +322,8 @@ CASES = [
         "pentatron generate": "pentatron generate silent --prompt x --max-new-tokens 2",
         "a tokenizer_config.json with chat_template": "pentatron convert silent hf --format hf; cp speaking/tokenizer_config.json hf/; pentatron chat hf"}),
     # serve
-    ("a server without a tokenizer", f"pentatron serve {LLAMA}", {"pentatron generate": f"pentatron generate {LLAMA} --tokens 1,2 --max-new-tokens 2"}),
+    ("a server without a tokenizer", f"pentatron serve {LLAMA}", {
+        "tokenizer.path": LETTERS + SERVE.replace("serve talk", f"serve {LLAMA}") + "tokenizer.path=letters.json"}),
     ("a server for all without a token", SERVE + "--listen 127.0.0.1", {
         "--token-file FILE": TOKEN + SERVE + "--listen 127.0.0.1 --token-file token", "remove --listen": SERVE}),
     ("an address that is none", TOKEN + SERVE + "--token-file token --listen somewhere", {"for all IPv4 addresses": TOKEN + SERVE + "--token-file token --listen 0.0.0.0"}),
@@ -443,7 +458,10 @@ CASES = [
                                + INDEXED.replace("dataset.path=corpus_text_document", "dataset.per_split_data_args_path=good.json")}),
     ("tokenize without a tokenizer", "echo a | pentatron tokenize", {
         "--tokenizer tokenizer.json": "head -1 texts.jsonl | pentatron tokenize --tokenizer $DATA/tokenizers/gpt2.json"}),
-    ("prompt without a tokenizer", f"pentatron generate {LLAMA} --prompt x", {"--tokens 1,2,3": f"pentatron generate {LLAMA} --tokens 1,2,3"}),
+    ("prompt without a tokenizer", f"pentatron generate {LLAMA} --prompt x", {
+        "tokenizer.path": LETTERS + f"pentatron generate {LLAMA} --prompt x --max-new-tokens 2 tokenizer.path=letters.json",
+        "--tokens 1,2,3": f"pentatron generate {LLAMA} --tokens 1,2,3"}),
+    ("a tokenizer for token ids", LETTERS + f"pentatron generate {LLAMA} --tokens 1,2,3 --max-new-tokens 2 tokenizer.path=letters.json", {}),
     ("no setting", GENERATE + "optimizer.lr=1", {}),
     ("ranks of two launchers", "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 " + MOCK + "--ranks 2", {}),
     ("two types", "pentatron convert saved o.gguf --quantize q8_0 --dtype bf16", {"only --quantize q8_0": "pentatron convert saved o.gguf --quantize q8_0"}),
@@ -475,8 +493,10 @@ CASES = [
     ("classes in another order", "pentatron train checkpoint.load=labels checkpoint.finetune=true dataset.train_data_path=labels.jsonl model.label_names=[sad,glad] "
      "train.train_iters=1 train.seq_length=16 train.num_threads=1 logger.peak_tflops=1 kernels=order", {}),
     ("windows of a batch", BATCH + "--stride 4", {"--file text.txt": "pentatron evaluate texts --file words.txt --stride 4"}),
-    ("text without a tokenizer", f"pentatron evaluate {LLAMA} --text ab", {"--batches FILE": EVALUATE}),
-    ("tasks without a tokenizer", f"pentatron evaluate {LLAMA} {TASKS}", {"--batches FILE": EVALUATE}),
+    ("text without a tokenizer", f"pentatron evaluate {LLAMA} --text ab", {"tokenizer.path": LETTERS + f"pentatron evaluate {LLAMA} --text ab tokenizer.path=letters.json"}),
+    ("replaced outputs without an output", "pentatron evaluate texts --text ab --overwrite", {}),
+    ("scores in a folder that is not there", f"pentatron evaluate texts {TASKS} --out nowhere/scores.json", {}),
+    ("tasks without a tokenizer", f"pentatron evaluate {LLAMA} {TASKS}", {"tokenizer.path": f"pentatron evaluate texts {TASKS}"}),
     ("tasks of an encoder", f"pentatron evaluate labels {TASKS}", {"--file FILE.jsonl": "pentatron evaluate labels --file labels.jsonl"}),
     ("tasks with too long a window", f"pentatron evaluate texts {TASKS}".replace("length=8", "length=100000"), {}),
     ("tasks of training", f"pentatron evaluate texts {TASKS} eval.tasks=[a]", {}),

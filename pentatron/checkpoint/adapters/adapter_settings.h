@@ -66,7 +66,8 @@ struct AdapterSettings {
               "rank-stabilized LoRA: multiply an adapter's output by alpha / sqrt(r)")
             .on_resume(OnResume::kState),
         field("lora_plus_ratio", &C::lora_plus_ratio,
-              "LoRA+: learning rate of the matrices B of adapters, as a multiple of optimizer.lr")
+              "LoRA+: learning rate of the matrices B of adapters, and of the magnitudes of dora, "
+              "as a multiple of optimizer.lr")
             .positive(),
         field("rank_pattern", &C::rank_pattern,
               "ranks of individual target modules, instead of r, such as [\"q_proj=16\"]")

@@ -42,6 +42,9 @@ const std::set<std::string, std::less<>> kRead = {"r",
                                                   "lora_dropout",
                                                   "target_modules",
                                                   "target_parameters",
+                                                  "layers_to_transform",
+                                                  "layers_pattern",
+                                                  "exclude_modules",
                                                   "use_rslora",
                                                   "use_dora",
                                                   "rank_pattern",
@@ -71,18 +74,41 @@ std::vector<std::string> pattern_of(const Json& json, const char* key, const std
   return entries;
 }
 
-std::vector<std::string> targets_of(const Json& json, const std::string& where) {
+/// Whether the modules are chosen by more than a list of names.
+bool chosen_by_rules(const Json& json) {
+  for (const char* key : {"layers_to_transform", "layers_pattern", "exclude_modules"})
+    if (const auto found = json.find(key); found != json.end() && !says_nothing(*found))
+      return true;
+  const auto found = json.find("target_modules");
+  return found != json.end() && found->is_string() &&
+         found->get<std::string>().find_first_of("^$*+?()[]{}|\\") != std::string::npos;
+}
+
+/// The modules whose adapters are in the file, which is what all rules have chosen.
+std::vector<std::string> modules_in(const fs::path& folder) {
+  constexpr std::string_view kEnd = ".lora_A.weight";
+  std::vector<std::string> names;
+  const SafetensorsFile stored(folder / kPeftTensors);
+  for (const auto& [name, tensor] : stored.tensors())
+    if (name.starts_with(kPrefix) && name.ends_with(kEnd))
+      names.push_back(name.substr(kPrefix.size(), name.size() - kPrefix.size() - kEnd.size()));
+  return names;
+}
+
+std::vector<std::string> targets_of(const Json& json, const fs::path& folder,
+                                    const std::string& where) {
   std::vector<std::string> names =
       json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where); // of experts
   const auto found = json.find("target_modules");
-  if (found != json.end() && found->is_string()) {
-    const auto text = found->get<std::string>();
-    if (text.find_first_of("^$*+?()[]{}|\\") != std::string::npos)
-      raise<ConfigError>(
-          "{}: target_modules is the regular expression \"{}\", which is not supported\n  try: a "
-          "list of names, such as [\"q_proj\", \"v_proj\"]",
-          where, text);
-    names.push_back(text);
+  if (chosen_by_rules(json)) {
+    if (!names.empty())
+      raise<ConfigError>("{}: target_parameters beside modules chosen by a regular expression, "
+                         "numbers of layers or exclude_modules is not supported\n  try: "
+                         "target_modules with a list of names, such as [\"q_proj\", \"v_proj\"]",
+                         where);
+    names = modules_in(folder);
+  } else if (found != json.end() && found->is_string()) {
+    names.push_back(found->get<std::string>());
   } else {
     for (std::string& name :
          json_get_or<std::vector<std::string>>(json, "target_modules", {}, where))
@@ -202,7 +228,7 @@ AdapterSettings read_peft_settings(const fs::path& folder) {
                            .r = json_get<int64_t>(json, "r", where),
                            .alpha = json_get<double>(json, "lora_alpha", where),
                            .dropout = json_get_or<double>(json, "lora_dropout", 0, where),
-                           .target_modules = targets_of(json, where),
+                           .target_modules = targets_of(json, folder, where),
                            .use_rslora = json_get_or<bool>(json, "use_rslora", false, where),
                            .rank_pattern = pattern_of(json, "rank_pattern", where),
                            .alpha_pattern = pattern_of(json, "alpha_pattern", where)};

@@ -3,6 +3,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/gguf/families/family.h"
+#include "pentatron/checkpoint/gguf/rope.h"
 
 namespace pentatron::checkpoint {
 
@@ -45,6 +46,10 @@ std::vector<std::string_view> known_keys(const GgufFamily& family) {
                                          "rope.freq_base",
                                          "rope.scale_linear",
                                          "rope.scaling.type",
+                                         kLlama3Keys[0],
+                                         kLlama3Keys[1],
+                                         kLlama3Keys[2],
+                                         kLlama3Keys[3],
                                          "rope.scaling.factor",
                                          "rope.scaling.original_context_length",
                                          "rope.scaling.finetuned",

@@ -39,6 +39,22 @@ Json read_rope_scaling(GgufKeyReader& in, const GgufDecoder& d) {
   return nullptr;
 }
 
+/// The parameters of Llama 3's divisors: as the file tells them, if an export from here made it and
+/// they are those, else as the divisors show them.
+std::optional<Llama3Rope> told_llama3_rope(GgufKeyReader& in, std::span<const float> divisors,
+                                           double theta, int64_t head_size) {
+  const auto factor = in.number(kLlama3Keys[0]), low = in.number(kLlama3Keys[1]),
+             high = in.number(kLlama3Keys[2]);
+  if (factor && low && high && in.has(kLlama3Keys[3])) {
+    const Llama3Rope told{.factor = *factor,
+                          .low_freq_factor = *low,
+                          .high_freq_factor = *high,
+                          .original_positions = in.size(kLlama3Keys[3])};
+    if (agrees(told, divisors, theta, head_size)) return told;
+  }
+  return find_llama3_rope(divisors, theta, head_size);
+}
+
 /// Llama 3's divisors as the parameters they come from.
 Json read_rope_freqs(GgufKeyReader& in, const GgufTensor& tensor, double theta, int64_t head_size) {
   const std::vector<int64_t> shape = {head_size / 2};
@@ -49,7 +65,7 @@ Json read_rope_freqs(GgufKeyReader& in, const GgufTensor& tensor, double theta, 
   }
   std::vector<float> divisors(static_cast<size_t>(shape[0]));
   dequantize(tensor.type, tensor.data, divisors);
-  const auto rope = find_llama3_rope(divisors, theta, head_size);
+  const auto rope = told_llama3_rope(in, divisors, theta, head_size);
   if (!rope) {
     in.problem(
         "the values of tensor 'rope_freqs.weight' do not come from Llama 3's frequency scaling");

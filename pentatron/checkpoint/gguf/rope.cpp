@@ -13,14 +13,6 @@ double wavelength(size_t i, double theta, int64_t head_size) {
   return 2 * std::numbers::pi * std::pow(theta, exponent);
 }
 
-/// As exact as float32 arithmetic in whoever made the divisors.
-bool agrees(const Llama3Rope& rope, std::span<const float> divisors, double theta,
-            int64_t head_size) {
-  const std::vector<float> own = llama3_divisors(rope, theta, head_size);
-  return std::ranges::equal(
-      own, divisors, [](float a, float b) { return std::fabs(a - b) <= 1e-5f * std::fabs(a); });
-}
-
 /// Between the plateaus 1/divisor is linear in 1/wavelength, so two of them give the parameters.
 std::optional<Llama3Rope> fit(std::span<const float> divisors, double theta, int64_t head_size,
                               double factor) {
@@ -63,6 +55,13 @@ std::vector<float> llama3_divisors(const Llama3Rope& rope, double theta, int64_t
     divisors[i] = static_cast<float>(divisor);
   }
   return divisors;
+}
+
+bool agrees(const Llama3Rope& rope, std::span<const float> divisors, double theta,
+            int64_t head_size) {
+  const std::vector<float> own = llama3_divisors(rope, theta, head_size);
+  return std::ranges::equal(
+      own, divisors, [](float a, float b) { return std::fabs(a - b) <= 1e-5f * std::fabs(a); });
 }
 
 std::optional<Llama3Rope> find_llama3_rope(std::span<const float> divisors, double theta,

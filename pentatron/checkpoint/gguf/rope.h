@@ -6,6 +6,7 @@
 /// Source: transformers, modeling_rope_utils.py (llama3); llama.cpp, conversion/llama.py.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -20,8 +21,18 @@ struct Llama3Rope {
   int64_t original_positions = 8192;
 };
 
+/// Keys of the parameters beside the divisors, which do not always show them; other programs read
+/// the divisors alone.
+inline constexpr std::array kLlama3Keys = {
+    "rope.scaling.llama3_factor", "rope.scaling.llama3_low_freq_factor",
+    "rope.scaling.llama3_high_freq_factor", "rope.scaling.llama3_original_context_length"};
+
 /// head_size / 2 divisors.
 std::vector<float> llama3_divisors(const Llama3Rope& rope, double theta, int64_t head_size);
+
+/// Whether they give these divisors, as exactly as arithmetic in float32 does.
+bool agrees(const Llama3Rope& rope, std::span<const float> divisors, double theta,
+            int64_t head_size);
 
 /// The parameters that give these divisors; none if there are none. They are not unique: low, high
 /// and original may be multiplied by one number. Low is taken as 1.

@@ -75,6 +75,10 @@ void put_rope(GgufKeyWriter& w, int64_t positions) {
         .original_positions = json_get_or<int64_t>(rope, "original_max_position_embeddings",
                                                    positions, GgufKeyWriter::kWhere)};
     w.out().rope_freqs = llama3_divisors(llama3, theta, w.structure().head_size);
+    w.put(kLlama3Keys[0], llama3.factor);
+    w.put(kLlama3Keys[1], llama3.low_freq_factor);
+    w.put(kLlama3Keys[2], llama3.high_freq_factor);
+    w.put(kLlama3Keys[3], llama3.original_positions);
   } else if (type != "default") {
     w.problem(fmt::format("rope_type={} cannot be stored in a GGUF file of {}", excerpt(type),
                           w.structure().family->architecture));

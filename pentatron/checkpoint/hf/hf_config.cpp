@@ -58,16 +58,32 @@ int64_t padding_token(const ConfigReader& in, const Family& family, int64_t voca
   return id < vocab_size ? std::max<int64_t>(id, -1) : -1;
 }
 
+/// Under the family's own names of keys.
+Json with_own_names(const Json& json, const Family& family, const std::string& where) {
+  Json own = json;
+  for (const auto& [other, name] : family.aliases) {
+    if (!json.contains(other)) continue;
+    if (json.contains(name) && json[name] != json[other])
+      raise<ConfigError>("{}: {}={} contradicts {}={}\n  try: remove one of the two keys", where,
+                         other, json[other].dump(), name, json[name].dump());
+    own[name] = json[other];
+  }
+  return own;
+}
+
 } // namespace
 
 HfModel parse_hf_config(const Json& json, const std::string& where) {
-  const ConfigReader in(json, where);
-  HfModel model{.family = in.get<std::string>("model_type"), .config = {}};
-  check_extents(in);
+  HfModel model{.family = ConfigReader(json, where).get<std::string>("model_type"), .config = {}};
   const Family* const family = find_family(model.family);
   if (family == nullptr)
     raise<ConfigError>("{}: model_type={} is not a supported family; supported are {}", where,
                        model.family, family_list());
+  const Json own = with_own_names(json, *family, where);
+  const ConfigReader in(own, where);
+  check_extents(in);
+  if (family->type == models::ModelType::kGpt && !in.get<bool>("is_causal", true))
+    in.refuse("is_causal=false, attention to later tokens in a decoder,");
   model.config = family->read(in);
   model.config.padding_token = padding_token(in, *family, model.config.vocab_size);
   model.config.init_method_std = in.get<double>("initializer_range", 0.02);

@@ -191,7 +191,11 @@ class HfSource final : public ModelSource {
       facts_.hf["copies"] = false;
     for (const auto& [name, tensor] : files_.tensors()) {
       if (used.contains(name)) continue;
-      if (!is_known_extra(name, model)) problems.unexpected(name);
+      if (!is_known_extra(name, model))
+        problems.unexpected(name);
+      else if (!is_fixed_table(name) && original_of(name, model).empty() &&
+               name != "lm_head.weight")
+        facts_.unused.push_back(name);
       if (const std::string original = original_of(name, model); differs(tensor, original))
         problems.misfit(
             fmt::format("{} is not equal to {}, although it must be a copy of it in this model",

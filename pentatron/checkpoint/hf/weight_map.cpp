@@ -64,10 +64,13 @@ std::vector<std::pair<std::string, std::string>> hf_copies(const HfModel& model)
   return family->copies(model.config);
 }
 
+bool is_fixed_table(std::string_view hf_name) {
+  return hf_name.ends_with(".attn.bias") || hf_name.ends_with(".attn.masked_bias") ||
+         hf_name.ends_with(".rotary_emb.inv_freq") || hf_name.ends_with("embeddings.position_ids");
+}
+
 bool is_known_extra(std::string_view hf_name, const HfModel& model) {
-  if (hf_name.ends_with(".attn.bias") || hf_name.ends_with(".attn.masked_bias") ||
-      hf_name.ends_with(".rotary_emb.inv_freq"))
-    return true;
+  if (is_fixed_table(hf_name)) return true;
   if (hf_name == "lm_head.weight" && !model.config.untie_embeddings_and_output_weights) return true;
   const Family* const family = find_family(model.family);
   if (family != nullptr && family->is_extra != nullptr && family->is_extra(hf_name, model.config))

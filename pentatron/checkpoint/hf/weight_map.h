@@ -49,8 +49,10 @@ std::vector<WeightMapEntry> weight_map(const HfModel& model, HfNames names = HfN
 /// Copies of tensors that files of the family have, too: their names and those of the originals.
 std::vector<std::pair<std::string, std::string>> hf_copies(const HfModel& model);
 
-/// Tensors of older files that are no parameters: causal masks, rotary tables, a second copy of
-/// tied weights.
+/// Tensors of older files that are no parameters and follow from the configuration: causal masks,
+/// rotary tables, positions.
+bool is_fixed_table(std::string_view hf_name);
+/// Those, a second copy of tied weights, and heads of other tasks.
 bool is_known_extra(std::string_view hf_name, const HfModel& model);
 /// Of such a copy that has to be equal, the tensor that it repeats; empty for other tensors.
 std::string original_of(std::string_view hf_name, const HfModel& model);

@@ -63,6 +63,10 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
                              : fmt::format("{} examples have", tools_left_out_));
   report_.tokens = static_cast<int64_t>(tokens_.size());
   if (size() > 0) return;
+  if (empty_ > 0 && needed_ == 0)
+    raise<DataError>("no example of {} has an answer to learn\n  try: objects whose messages have "
+                     "one with \"role\": \"assistant\"",
+                     options.option);
   if (empty_ > 0)
     raise<DataError>("the first answer in the examples of {} begins after train.seq_length={} "
                      "tokens\n  try: train.seq_length={}",

@@ -58,11 +58,18 @@ OrderedJson messages_of_turns(const OrderedJson& turns) {
   if (!turns.is_array()) throw DataError("conversations is not a list");
   OrderedJson messages = OrderedJson::array();
   for (const OrderedJson& turn : turns) {
+    if (turn.is_object() && find_text(turn, "role")) { // OpenAI's form under this name
+      messages.push_back(turn);
+      continue;
+    }
     if (!turn.is_object() || !find_text(turn, "from") || !find_text(turn, "value"))
       throw DataError("a turn of conversations has no from and value");
     std::string role = turn["from"];
     if (role == "human") role = "user";
     if (role == "gpt") role = "assistant";
+    if (role != "user" && role != "assistant" && role != "system" && role != "tool")
+      raise<DataError>("a turn of conversations is from {}, not from human, gpt, system or tool",
+                       role);
     messages.push_back({{"role", role}, {"content", turn["value"]}});
   }
   return messages;

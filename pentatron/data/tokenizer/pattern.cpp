@@ -65,6 +65,14 @@ bool is_word_of(char32_t c, PatternFlavor flavor) {
   return is_word(c) && c != 0x200C && c != 0x200D;
 }
 
+/// With what they gained since Unicode 14.
+std::string categories(std::initializer_list<std::string_view> names) {
+  std::string all;
+  for (const std::string_view name : names)
+    all += fmt::format("\\p{{{}}}", name) + new_members(name);
+  return all;
+}
+
 /// The members of \s, \S, \w or \W for use inside a class.
 std::string members(char escape, PatternFlavor flavor) {
   static const std::string space = ranges([](char32_t c) { return is_space(c); });
@@ -76,9 +84,61 @@ std::string members(char escape, PatternFlavor flavor) {
                     "\\x{1f170}-\\x{1f189}";
   all += flavor == PatternFlavor::kRust ? "\\x{200c}\\x{200d}"
                                         : "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
-  for (const char* name : {"L", "M", "Nd", "Nl", "Pc"})
-    all += fmt::format("\\p{{{}}}", name) + new_members(name);
-  return all;
+  return all + categories({"L", "M", "Nd", "Nl", "Pc"});
+}
+
+/// The members of [:name:] in Oniguruma, which takes the properties of Unicode, unlike PCRE2; empty
+/// if there is no such class.
+std::string posix_members(std::string_view name) {
+  const auto seen = [](char32_t c) { // neither space, control character, surrogate nor unassigned
+    const Category category = char_tables().category[c];
+    return !is_space(c) && !in_category(category, "Cc") && !in_category(category, "Cn") &&
+           !in_category(category, "Cs");
+  };
+  // What the properties have gained since Unicode 14 beside new letters.
+  constexpr std::string_view kAlphabetic =
+      "\\x{363}-\\x{36f}\\x{897}\\x{c04}\\x{cf3}\\x{f82}-\\x{f83}\\x{1dd3}-\\x{1de6}\\x{10d69}\\x{"
+      "10efc}\\x{11080}-\\x{11081}\\x{11241}\\x{113b8}-\\x{113c0}\\x{113c2}\\x{113c5}\\x{113c7}-"
+      "\\x{113ca}\\x{113cc}-\\x{113cd}\\x{11f00}-\\x{11f01}\\x{11f03}\\x{11f34}-\\x{11f3a}\\x{"
+      "11f3e}-\\x{11f40}\\x{1611e}-\\x{1612e}\\x{1e08f}";
+  constexpr std::string_view kLowercase =
+      "\\x{10fc}\\x{a7f2}-\\x{a7f4}\\x{ab69}\\x{1e030}-\\x{1e06d}";
+  const std::string alphabetic =
+      "\\p{Alphabetic}" + new_members("L") + new_members("Nl") + std::string(kAlphabetic);
+  if (name == "alpha") return alphabetic;
+  if (name == "alnum") return alphabetic + categories({"Nd"});
+  if (name == "word") return alphabetic + categories({"M", "Nd", "Pc"});
+  if (name == "digit") return categories({"Nd"});
+  if (name == "punct") return categories({"P", "S"});
+  if (name == "upper") return "\\p{Uppercase}" + new_members("Lu");
+  if (name == "lower") return "\\p{Lowercase}" + new_members("Ll") + std::string(kLowercase);
+  if (name == "space") return members('s', PatternFlavor::kOniguruma);
+  if (name == "blank") return "\\t\\p{Zs}";
+  if (name == "graph") return ranges(seen);
+  if (name == "print") return ranges(seen) + "\\p{Zs}";
+  if (name == "cntrl") return "\\p{Cc}";
+  if (name == "xdigit") return "0-9a-fA-F";
+  if (name == "ascii") return "\\x00-\\x7f";
+  return {};
+}
+
+/// The same in Rust, which takes ASCII alone.
+std::string ascii_members(std::string_view name) {
+  if (name == "alpha") return "a-zA-Z";
+  if (name == "alnum") return "0-9a-zA-Z";
+  if (name == "word") return "0-9a-zA-Z_";
+  if (name == "digit") return "0-9";
+  if (name == "punct") return "!-\\/:-@\\[-`{-~";
+  if (name == "upper") return "A-Z";
+  if (name == "lower") return "a-z";
+  if (name == "space") return "\\t-\\r ";
+  if (name == "blank") return "\\t ";
+  if (name == "graph") return "!-~";
+  if (name == "print") return " -~";
+  if (name == "cntrl") return "\\x00-\\x1f\\x7f";
+  if (name == "xdigit") return "0-9a-fA-F";
+  if (name == "ascii") return "\\x00-\\x7f";
+  return {};
 }
 
 class Translator {
@@ -234,7 +294,11 @@ class Translator {
       } else if (c == '[' && peek(1) == ':') {
         const size_t end = in_.find(":]", at_ + 2);
         if (end == std::string_view::npos) unsupported("a damaged [:name:]");
-        plain += in_.substr(at_, end + 2 - at_);
+        const std::string_view name = in_.substr(at_ + 2, end - at_ - 2);
+        const std::string known =
+            flavor_ == PatternFlavor::kRust ? ascii_members(name) : posix_members(name);
+        if (known.empty()) unsupported(fmt::format("[:{}:]", name));
+        plain += known;
         at_ = end + 2;
       } else if (c == '[') {
         nested.push_back(character_class(depth + 1));

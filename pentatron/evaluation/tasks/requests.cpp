@@ -4,15 +4,18 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
-#include "pentatron/data/regex.h"
+#include "pentatron/base/white_space.h"
 #include "pentatron/evaluation/tasks/python_random.h"
 
 namespace pentatron::evaluation {
 
 namespace {
 
-bool is_space(char c) {
-  return c == ' ' || (c >= '\t' && c <= '\r');
+bool ends_in_space(std::string_view text) {
+  return without_trailing_space(text).size() < text.size();
+}
+bool begins_with_space(std::string_view text) {
+  return without_leading_space(text).size() < text.size();
 }
 
 bool is_number(const Document& value) {
@@ -34,7 +37,7 @@ std::string to_text(const Document& value) {
 std::string delimited(const std::string& prefix, const std::string& suffix,
                       const std::string& delimiter) {
   if (prefix.empty() || suffix.empty()) return prefix + suffix;
-  const bool blank = is_space(prefix.back()) || is_space(suffix.front());
+  const bool blank = ends_in_space(prefix) || begins_with_space(suffix);
   return prefix + (blank ? "" : delimiter) + suffix;
 }
 
@@ -82,8 +85,7 @@ class ItemMaker {
     const std::string text = task_.normalize_by.given()
                                  ? to_text(task_.normalize_by.text(item.document, false))
                                  : item.requests[0].continuation;
-    static const data::Regex blanks("\\s+");
-    item.words = static_cast<int64_t>(blanks.find_all(text).size()) + 1; // as re.split
+    item.words = count_spaces(text) + 1; // as re.split
     item.bytes = static_cast<int64_t>(text.size());
   }
 
@@ -110,7 +112,7 @@ class ItemMaker {
                        const std::string& delimiter) const {
     const std::string prefix = prefix_of(task_.fields, document);
     if (prefix.empty()) return text;
-    const bool needs = !text.empty() && !is_space(text.back()) && !is_space(prefix.front());
+    const bool needs = !text.empty() && !ends_in_space(text) && !begins_with_space(prefix);
     return text + (needs ? delimiter : "") + prefix;
   }
 
@@ -144,7 +146,7 @@ class ItemMaker {
       answer = to_text(target.is_array() && !target.empty() ? target[0] : target);
     const std::string prefix = prefix_of(fields, example);
     const bool needs =
-        prefix.empty() || (!asked.empty() && !is_space(asked.back()) && !is_space(prefix.front()));
+        prefix.empty() || (!asked.empty() && !ends_in_space(asked) && !begins_with_space(prefix));
     return asked + (needs ? fields.target_delimiter : "") + delimited(prefix, answer, " ") +
            fields.fewshot_delimiter;
   }

@@ -7,6 +7,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
+#include "pentatron/base/white_space.h"
 #include "pentatron/data/regex.h"
 #include "pentatron/data/tokenizer/unicode.h"
 
@@ -14,18 +15,11 @@ namespace pentatron::evaluation {
 
 namespace {
 
-constexpr std::string_view kBlank = " \t\n\r\f\v";
 constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 constexpr std::string_view kDigits = "0123456789";
 constexpr int64_t kNoChoice = -100; ///< a label that is none of the choices
 
 using Values = std::map<std::string, MetricValue>; ///< of a document, by metric
-
-std::string stripped(std::string_view text) {
-  const size_t begin = std::min(text.find_first_not_of(kBlank), text.size());
-  const size_t end = text.find_last_not_of(kBlank) + 1;
-  return begin >= end ? "" : std::string(text.substr(begin, end - begin));
-}
 
 /// What re.findall finds, counted from the end if `select` is negative.
 std::string select_match(const FilterStep& step, const std::string& text) {
@@ -37,9 +31,9 @@ std::string select_match(const FilterStep& step, const std::string& text) {
     raise<DataError>("group_select: {} is not among the {} matches of '{}'", step.group_select,
                      count, step.regex_pattern);
   const data::Regex::Groups& groups = matches[static_cast<size_t>(i)];
-  if (groups.size() == 1) return stripped(groups[0]);
+  if (groups.size() == 1) return std::string(stripped(groups[0]));
   const auto first = std::ranges::find_if(groups, [](const auto& g) { return !g.empty(); });
-  return stripped(first == groups.end() ? step.fallback : *first);
+  return std::string(stripped(first == groups.end() ? step.fallback : *first));
 }
 
 int64_t characters(std::string_view text) {
@@ -222,7 +216,7 @@ std::string filtered(const FilterSpec& filter, const std::string& text) {
   std::string out = text;
   for (const FilterStep& step : filter.steps) {
     if (step.function == "regex") out = select_match(step, out);
-    if (step.function == "remove_whitespace") out = stripped(out);
+    if (step.function == "remove_whitespace") out = std::string(stripped(out));
     if (step.function == "lowercase") out = data::tokenizer::to_lower(out);
     if (step.function == "uppercase")
       for (char& c : out)

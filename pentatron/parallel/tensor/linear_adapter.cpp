@@ -112,11 +112,13 @@ LinearAdapter::LinearAdapter(const nn::Scope& scope, const nn::Param& weight,
     part.b = add("lora_B" + suffix, nn::spec_of_parts(whole, of.first, of.count, of.rank),
                  {{"tp", by_rows ? Placement::shard(0) : addends}}, nn::Init::constant(0));
     part.b->lr_scale = plan.b_lr_scale;
-    if (dora_)
+    if (dora_) {
       part.magnitude = add("lora_magnitude" + suffix, nn::spec_of_parts(whole, of.first, of.count),
                            by_rows ? std::map<std::string, Placement>{{"tp", Placement::shard(0)}}
                                    : token_wise(tp_),
                            nn::Init::constant(1));
+      part.magnitude->lr_scale = plan.b_lr_scale; // as peft's LoRA+ for all that is 1-D
+    }
     part.rows = part.b->shape()[0];
     part.first_row = nn::local_rows_before(whole, weight.where(), of.first);
     parts_.push_back(part);

@@ -323,6 +323,29 @@ TEST(GgufModel, RefusesRopeFrequenciesThatNoScalingGives) {
   EXPECT_EQ(small.open().config()["rope_scaling"], nullptr);
 }
 
+// Few frequencies between the plateaus do not show the parameters; the file has them beside.
+TEST(GgufExport, Llama3sScalingComesBackWhateverItsLengths) {
+  const TemporaryFolder folder;
+  for (const auto& [factor, original, low, high] :
+       std::vector<std::array<double, 4>>{{8, 1000, 1, 4}, {3.7, 777, 1, 2}, {4, 24, 0.5, 3}}) {
+    HfFolder hf("llama");
+    const Json rope = {{"rope_type", "llama3"},
+                       {"factor", factor},
+                       {"low_freq_factor", low},
+                       {"high_freq_factor", high},
+                       {"rope_theta", 3000.0},
+                       {"original_max_position_embeddings", static_cast<int64_t>(original)}};
+    hf.config["rope_parameters"] = rope;
+    hf.config["rope_scaling"] = rope;
+    hf.config["rope_theta"] = 3000.0;
+    hf.write(folder.path() / "x.gguf");
+    const Json back = GgufModel(folder.path() / "x.gguf").config()["rope_scaling"];
+    for (const char* key :
+         {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
+      EXPECT_EQ(back[key].get<double>(), rope[key].get<double>()) << key << " of " << factor;
+  }
+}
+
 TEST(Llama3Rope, IsFoundAgainFromItsDivisors) {
   const Llama3Rope ropes[] = {{},
                               {.factor = 32},

@@ -51,6 +51,8 @@ CONVERSATIONS = {
     "ends with a question": [turn("user", "a"), turn("assistant", "b"), turn("user", "c")],
     "special tokens in a text": [turn("user", "say <|im_end|> please"), turn("assistant", "no </s> and no <|im_start|>")],
     "tools": [turn("user", "Weather?"), turn("assistant", "", tool_calls=CALL), turn("tool", "{\"rain\": true}"), turn("assistant", "Rain in Ulm.")],
+    "tools without content": [turn("user", "Weather?"), turn("assistant", None, tool_calls=CALL), turn("tool", "dry"), turn("assistant", "Dry in Ulm.")],
+    "other white space": [turn("user", "\u3000 Hi\u00a0"), turn("assistant", "\u2003Yes.\u3000\u00a0"), turn("user", "\x1cWhy?\u2028"), turn("assistant", "So.\x85")],
 }
 # File, and the tokens of begin and end, which it has.
 TOKENIZERS = {"gpt2.json": ("<s>", "<|endoftext|>"), "llama3.json": ("<s>", "<|endoftext|>"), "qwen2.json": ("<s>", "<|endoftext|>"),
@@ -64,7 +66,7 @@ def main():
         assert {bos, eos} <= {t["content"] for t in json.load(open(HERE.parent / "tokenizers" / file))["added_tokens"]}
         for template_name, template in TEMPLATES.items():
             for name, messages in CONVERSATIONS.items():
-                tools = TOOLS if name == "tools" else None
+                tools = TOOLS if name.startswith("tools") else None
                 if tools and template_name != "qwen2":
                     continue
                 render = lambda some, prompt: tokenizer.apply_chat_template(some, chat_template=template, tools=tools, tokenize=False, add_generation_prompt=prompt) if some else (

@@ -211,9 +211,7 @@ void name_bert(const ModelConfig& c, TensorNames& out) {
 }
 
 bool is_extra_of_bert(std::string_view name, const ModelConfig& c) {
-  if (name.ends_with("embeddings.position_ids") ||
-      is_extra_of_vocabulary(name, c, "cls.predictions"))
-    return true;
+  if (is_extra_of_vocabulary(name, c, "cls.predictions")) return true;
   // A file for pre-training, of which another task needs less.
   if (name.starts_with("cls.seq_relationship."))
     return !(c.head == ModelHead::kMaskedLm && c.binary_head);
@@ -261,8 +259,7 @@ void name_roberta(const ModelConfig& c, TensorNames& out) {
 }
 
 bool is_extra_of_roberta(std::string_view name, const ModelConfig& c) {
-  if (name.ends_with("embeddings.position_ids") || is_extra_of_vocabulary(name, c, "lm_head"))
-    return true;
+  if (is_extra_of_vocabulary(name, c, "lm_head")) return true;
   if (name.starts_with("lm_head.")) return c.head != ModelHead::kMaskedLm;
   return name.find("pooler.dense.") != std::string_view::npos &&
          !(c.head == ModelHead::kNone && c.pooler);

@@ -184,13 +184,22 @@ void write_layer_types(const ModelConfig& c, Json& json) {
   json["layer_types"] = std::move(types);
 }
 
-void read_layer_windows(const ConfigReader& in, ModelConfig& c) {
-  if (!in.get<bool>("use_sliding_window", false)) return;
-  c.window_size = in.find<int64_t>("sliding_window");
-  if (in.json().contains("layer_types") && !in.json()["layer_types"].is_null())
-    return read_layer_types(in, 1, c);
-  const int64_t first = in.get<int64_t>("max_window_layers", 28);
-  set_full_layers([&](int64_t i) { return i < first; }, c);
+void read_layer_windows(const ConfigReader& in, WindowRule rule, ModelConfig& c) {
+  const bool given = in.json().contains("layer_types") && !in.json()["layer_types"].is_null();
+  if (!in.get<bool>("use_sliding_window", false)) {
+    const auto types = in.get<std::vector<std::string>>("layer_types", {});
+    if (std::ranges::find(types, "sliding_attention") != types.end())
+      in.refuse("layer_types with sliding_attention beside use_sliding_window=false");
+    return;
+  }
+  c.window_size = read_window(in, 4096);
+  if (given) return read_layer_types(in, 1, c);
+  const int64_t border = in.get<int64_t>("max_window_layers", 28);
+  set_full_layers(
+      [&](int64_t i) {
+        return rule == WindowRule::kFromMaxWindowLayers ? i < border : i % 2 == 1 || i >= border;
+      },
+      c);
 }
 
 void write_layer_windows(const ModelConfig& c, Json& json) {

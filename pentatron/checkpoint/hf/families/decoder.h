@@ -42,8 +42,13 @@ std::optional<int64_t> read_window(const ConfigReader& in, int64_t otherwise);
 /// Throws DataError for kinds of layers that are neither.
 void read_layer_types(const ConfigReader& in, int64_t full_every, models::ModelConfig& c);
 void write_layer_types(const models::ModelConfig& c, Json& json);
+/// Which layers of Qwen have windows, where layer_types is missing.
+enum class WindowRule : uint8_t {
+  kFromMaxWindowLayers,     ///< those from max_window_layers on
+  kEvenBelowMaxWindowLayers ///< every other one of those before, from the first
+};
 /// Windows of Qwen: layer_types, or max_window_layers.
-void read_layer_windows(const ConfigReader& in, models::ModelConfig& c);
+void read_layer_windows(const ConfigReader& in, WindowRule rule, models::ModelConfig& c);
 void write_layer_windows(const models::ModelConfig& c, Json& json);
 
 /// How a family names and stores what is in a layer.

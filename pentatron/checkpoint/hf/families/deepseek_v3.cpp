@@ -177,6 +177,8 @@ Family deepseek_v3_family() {
           .read = read_deepseek_v3,
           .write = write_deepseek_v3,
           .names = name_tensors,
+          .aliases = {{"num_local_experts", "n_routed_experts"},
+                      {"num_mtp_layers", "num_nextn_predict_layers"}},
           .padding_token = -1,
           .fit = fit_depths,
           .is_extra = is_of_later_layer,

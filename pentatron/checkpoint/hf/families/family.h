@@ -67,6 +67,8 @@ struct Family {
   /// make_hf_config() finds that by reading the result.
   Json (*write)(const models::ModelConfig& c);
   void (*names)(const models::ModelConfig& c, TensorNames& out);
+  /// Other names of keys of config.json, as in transformers' attribute_map: {other, own}.
+  std::vector<std::pair<const char*, const char*>> aliases = {};
   /// What a config.json without pad_token_id means, -1 for no padding; none: transformers gives the
   /// row of the padding gradients like any other.
   std::optional<int64_t> padding_token = {};

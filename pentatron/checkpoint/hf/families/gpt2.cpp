@@ -76,7 +76,11 @@ Family gpt2_family() {
       .architecture = [](const models::ModelConfig&) -> std::string { return "GPT2LMHeadModel"; },
       .read = read_gpt2,
       .write = write_gpt2,
-      .names = name_gpt2};
+      .names = name_gpt2,
+      .aliases = {{"hidden_size", "n_embd"},
+                  {"max_position_embeddings", "n_positions"},
+                  {"num_attention_heads", "n_head"},
+                  {"num_hidden_layers", "n_layer"}}};
 }
 
 } // namespace pentatron::checkpoint

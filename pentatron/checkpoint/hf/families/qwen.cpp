@@ -11,7 +11,7 @@ models::ModelConfig read_qwen(const ConfigReader& in,
                               const DecoderDefaults& defaults = {.max_positions = 32768}) {
   models::ModelConfig c = read_decoder(in, defaults);
   read_rope(in, {}, c);
-  read_layer_windows(in, c);
+  read_layer_windows(in, WindowRule::kFromMaxWindowLayers, c);
   return c;
 }
 

@@ -10,7 +10,7 @@ namespace {
 models::ModelConfig read_qwen2_moe(const ConfigReader& in) {
   models::ModelConfig c = read_decoder(in, {.max_positions = 32768});
   read_rope(in, {}, c);
-  read_layer_windows(in, c);
+  read_layer_windows(in, WindowRule::kEvenBelowMaxWindowLayers, c);
   read_softmax_experts(in, 60, 4, c);
   read_sparse_layers(in, c);
   c.moe_ffn_hidden_size = in.get<int64_t>("moe_intermediate_size", 1408);

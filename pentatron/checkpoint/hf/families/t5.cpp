@@ -149,6 +149,10 @@ Family t5_family() {
           .read = read_t5,
           .write = write_t5,
           .names = name_t5,
+          .aliases = {{"hidden_size", "d_model"},
+                      {"num_attention_heads", "num_heads"},
+                      {"num_hidden_layers", "num_layers"},
+                      {"head_dim", "d_kv"}},
           .fit = fit_t5,
           .is_extra = is_extra_of_t5,
           .original_of = original_of_t5};

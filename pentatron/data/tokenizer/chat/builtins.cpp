@@ -6,14 +6,13 @@
 #include <cmath>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/white_space.h"
 #include "pentatron/data/regex.h"
 #include "pentatron/data/tokenizer/unicode.h"
 
 namespace pentatron::data::tokenizer::chat {
 
 namespace {
-
-constexpr std::string_view kBlank = " \t\n\r\f\v";
 
 const std::string& string_of(const Value& v, std::string_view what) {
   const std::string* text = v.string();
@@ -22,9 +21,13 @@ const std::string& string_of(const Value& v, std::string_view what) {
 }
 
 std::string strip(std::string_view text, const Value* characters, bool left, bool right) {
-  const std::string set = characters == nullptr || characters->is_none()
-                              ? std::string(kBlank)
-                              : string_of(*characters, "strip");
+  if (characters == nullptr || characters->is_none()) {
+    if (left) text = without_leading_space(text);
+    return std::string(right ? without_trailing_space(text) : text);
+  }
+  const std::string& set = string_of(*characters, "strip");
+  if (std::ranges::any_of(set, [](char c) { return static_cast<unsigned char>(c) >= 0x80; }))
+    throw DataError("strip of characters beyond ASCII is not supported in chat templates");
   if (left) {
     const size_t begin = text.find_first_not_of(set);
     text.remove_prefix(std::min(begin, text.size()));
@@ -74,10 +77,9 @@ List split(const std::string& text, const Value* separator, int64_t most) {
   std::string_view rest = text;
   if (separator == nullptr || separator->is_none()) {
     for (;;) {
-      rest.remove_prefix(std::min(rest.find_first_not_of(kBlank), rest.size()));
+      rest = without_leading_space(rest);
       if (rest.empty()) return out;
-      const size_t end =
-          most-- == 0 ? rest.size() : std::min(rest.find_first_of(kBlank), rest.size());
+      const size_t end = most-- == 0 ? rest.size() : find_space(rest).begin;
       out.emplace_back(std::string(rest.substr(0, end)));
       rest.remove_prefix(end);
     }
@@ -253,6 +255,29 @@ Value member_of(const Value& value, std::string_view name) {
   return Undefined{std::string(name)};
 }
 
+JsonStyle json_style(const Arguments& arguments) {
+  JsonStyle style;
+  const auto named = [&](const char* key) { return arguments.find(SIZE_MAX, key); };
+  const auto flag = [&](const char* key) { return named(key) != nullptr && is_true(*named(key)); };
+  for (const auto& [key, value] : arguments.named)
+    if (key != "indent" && key != "separators" && key != "sort_keys" && key != "ensure_ascii")
+      raise<DataError>("tojson with {} is not supported in chat templates", key);
+  style.indent =
+      static_cast<int>(std::clamp<int64_t>(integer_of(named("indent"), -1, "tojson"), -1, 16));
+  if (style.indent >= 0) style.item = ",";
+  style.sort_keys = flag("sort_keys");
+  style.ascii = flag("ensure_ascii");
+  if (const Value* separators = named("separators");
+      separators != nullptr && !separators->is_none()) {
+    const List* two = separators->list();
+    if (two == nullptr || two->size() != 2)
+      throw DataError("tojson needs separators of two strings");
+    style.item = string_of((*two)[0], "tojson");
+    style.key = string_of((*two)[1], "tojson");
+  }
+  return style;
+}
+
 Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments) {
   if (name == "default" || name == "d") {
     const Value* otherwise = arguments.find(0, "default_value");
@@ -273,10 +298,7 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
   if (name == "float") return to_number(value, true, arguments.find(0, "default"));
   if (name == "list") return make_list(elements(value));
   if (name == "items") return make_list(value.is_undefined() ? List{} : items_of(value));
-  if (name == "tojson")
-    return to_json(value,
-                   static_cast<int>(std::clamp<int64_t>(
-                       integer_of(arguments.find(SIZE_MAX, "indent"), -1, "tojson"), -1, 16)));
+  if (name == "tojson") return to_json(value, json_style(arguments));
   if (name == "join") {
     const Value* separator = arguments.find(0, "d");
     Value all = value;

@@ -558,11 +558,30 @@ bool ChatTemplate::marks_answers() const {
   return program_->marks_answers;
 }
 
+namespace {
+
+/// As transformers, which leaves out what is null in a message: templates would print None.
+nlohmann::ordered_json without_nulls(nlohmann::ordered_json messages) {
+  if (!messages.is_array()) return messages;
+  for (nlohmann::ordered_json& message : messages) {
+    if (!message.is_object()) continue;
+    nlohmann::ordered_json kept = nlohmann::ordered_json::object();
+    for (const auto& [key, value] : message.items())
+      if (!value.is_null()) kept[key] = value;
+    message = std::move(kept);
+  }
+  return messages;
+}
+
+} // namespace
+
 std::string ChatTemplate::render(const nlohmann::ordered_json& variables,
                                  std::vector<std::pair<size_t, size_t>>* marks) const {
   chat::Scope scope;
   if (!variables.is_object()) throw DataError("the variables of a chat template are not an object");
-  for (const auto& [name, value] : variables.items()) scope[name] = chat::from_json(value);
+  const bool chat = !program_->rules.strict_undefined;
+  for (const auto& [name, value] : variables.items())
+    scope[name] = chat::from_json(chat && name == "messages" ? without_nulls(value) : value);
   return chat::Interpreter(std::move(scope), program_->rules.strict_undefined)
       .run(*program_->root, marks);
 }

@@ -1,6 +1,9 @@
 #include "pentatron/data/tokenizer/chat/value.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <vector>
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/tokenizer/unicode.h"
@@ -64,8 +67,11 @@ Value from_json(const nlohmann::ordered_json& json) {
   switch (json.type()) {
   case Type::boolean:
     return json.get<bool>();
-  case Type::number_integer:
   case Type::number_unsigned:
+    if (json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+      raise<DataError>("the integer {} is too large", json.get<uint64_t>());
+    [[fallthrough]];
+  case Type::number_integer:
     return json.get<int64_t>();
   case Type::number_float:
     return json.get<double>();
@@ -167,31 +173,38 @@ std::string to_text(const Value& v) {
   return repr(v, 0);
 }
 
-std::string to_json(const Value& v, int indent, int depth) {
+std::string to_json(const Value& v, const JsonStyle& style, int depth) {
   check_depth(depth);
   const auto line = [&](int level) {
     std::string out;
-    if (indent < 0) return out;
+    if (style.indent < 0) return out;
     out += '\n';
-    out.append(static_cast<size_t>(indent) * static_cast<size_t>(level), ' ');
+    out.append(static_cast<size_t>(style.indent) * static_cast<size_t>(level), ' ');
     return out;
   };
-  const std::string separator = indent < 0 ? ", " : ",";
+  const auto quoted = [&](const std::string& text) {
+    return nlohmann::json(text).dump(-1, ' ', style.ascii);
+  };
   std::string out;
   if (const List* list = v.list()) {
     if (list->empty()) return "[]";
     for (const Value& item : *list)
-      out += (out.empty() ? "" : separator) + line(depth + 1) + to_json(item, indent, depth + 1);
+      out += (out.empty() ? "" : style.item) + line(depth + 1) + to_json(item, style, depth + 1);
     return "[" + out + line(depth) + "]";
   }
   if (const Dict* dict = v.dict()) {
     if (dict->empty()) return "{}";
-    for (const auto& [key, item] : *dict)
-      out += (out.empty() ? "" : separator) + line(depth + 1) + nlohmann::json(key).dump() + ": " +
-             to_json(item, indent, depth + 1);
+    std::vector<const std::pair<std::string, Value>*> members;
+    for (const auto& member : *dict) members.push_back(&member);
+    if (style.sort_keys)
+      std::ranges::sort(
+          members, {}, [](const auto* member) -> const auto& { return member->first; });
+    for (const auto* member : members)
+      out += (out.empty() ? "" : style.item) + line(depth + 1) + quoted(member->first) + style.key +
+             to_json(member->second, style, depth + 1);
     return "{" + out + line(depth) + "}";
   }
-  if (const std::string* s = v.string()) return nlohmann::json(*s).dump();
+  if (const std::string* s = v.string()) return quoted(*s);
   if (v.is_none()) return "null";
   if (const bool* b = v.get<bool>()) return *b ? "true" : "false";
   if (v.is_undefined() || v.get<Function>() != nullptr)

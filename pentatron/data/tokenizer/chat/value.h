@@ -81,8 +81,13 @@ bool equal(const Value& a, const Value& b);
 int compare(const Value& a, const Value& b);
 /// What {{ v }} prints: text as it is, None, True, [1, 'a'].
 std::string to_text(const Value& v);
-/// As Python's json.dumps with its default separators; indent < 0 is one line.
-std::string to_json(const Value& v, int indent, int depth = 0);
+/// The arguments of Python's json.dumps; indent < 0 is one line.
+struct JsonStyle {
+  int indent = -1;
+  std::string item = ", ", key = ": "; ///< separators
+  bool sort_keys = false, ascii = false;
+};
+std::string to_json(const Value& v, const JsonStyle& style, int depth = 0);
 /// "a string" and the like, for messages.
 std::string_view type_name(const Value& v);
 /// The number of characters, elements or members; throws DataError for other types.
