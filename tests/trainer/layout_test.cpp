@@ -77,7 +77,9 @@ TEST(LayoutMatrixSize, TheFullMatrixHasSixtyLayoutsOfUpTo16Ranks) {
 
 TEST(LayoutWork, TrainingMovesTheWeightsAndClips) {
   for (const test::Work& work : test::works()) {
-    const test::Trained& run = test::one_rank(work.name, keys_of(work.name, "fp64"));
+    const std::string keys = keys_of(work.name, "fp64");
+    const test::Trained& run = test::one_rank(work.name, keys);
+    const bool half = keys.find("train.train_iters=10") != std::string::npos;
     const test::Trained start = test::train_layout(work.name, 1, " dtype=fp64 train.train_iters=0");
     double moved = 0, size = 0;
     const bool adapters = work.keys.find("peft.type") != std::string::npos;
@@ -86,7 +88,7 @@ TEST(LayoutWork, TrainingMovesTheWeightsAndClips) {
       moved += (run.weights.at(name) - weight).square().sum().item<double>();
       size += weight.square().sum().item<double>();
     }
-    EXPECT_GT(std::sqrt(moved / size), 0.05) << work.name;
+    EXPECT_GT(std::sqrt(moved / size), half ? 0.03 : 0.05) << work.name;
     EXPECT_GT(run.norms.front(), 0.5) << work.name << ": clipping must be active";
   }
 }
