@@ -242,8 +242,15 @@ int evaluate(EvaluateArguments& a) {
   a.model = with_adapter(a.model, a.adapter);
   if (!a.tasks.tasks.empty()) return evaluate_on_tasks(a.model, a.config, a.tasks);
   std::vector<std::string> keys;
-  if (a.batches.empty()) keys.emplace_back("tokenizer.path");
-  const trainer::Config config = with_runtime_keys(a.config, {}, keys);
+  trainer::Config base;
+  if (a.batches.empty()) {
+    keys.emplace_back("tokenizer.path");
+    const auto source = checkpoint::open_model(a.model);
+    base.model = source->config().without_mtp(); // so that no tokenizer decides its vocabulary
+    base.train.seq_length = source->facts().context;
+    base.dataset.type = data::DatasetType::kBatches; // of any model; none is read
+  }
+  const trainer::Config config = with_runtime_keys(a.config, base, keys);
   trainer::set_compute_threads(config.train.num_threads);
   trainer::choose_kernels_quietly(config, trainer::choose_device(config.device), {});
   if (a.batches.empty()) {
