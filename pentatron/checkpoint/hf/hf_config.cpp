@@ -9,6 +9,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/checkpoint/hf/families/family.h"
 #include "pentatron/config/config.h"
+#include "pentatron/models/model.h"
 
 namespace pentatron::checkpoint {
 
@@ -82,8 +83,6 @@ HfModel parse_hf_config(const Json& json, const std::string& where) {
   const Json own = with_own_names(json, *family, where);
   const ConfigReader in(own, where);
   check_extents(in);
-  if (family->type == models::ModelType::kGpt && !in.get<bool>("is_causal", true))
-    in.refuse("is_causal=false, attention to later tokens in a decoder,");
   model.config = family->read(in);
   model.config.padding_token = padding_token(in, *family, model.config.vocab_size);
   model.config.init_method_std = in.get<double>("initializer_range", 0.02);
@@ -91,6 +90,9 @@ HfModel parse_hf_config(const Json& json, const std::string& where) {
   config::validate(model.config, violations);
   if (!violations.empty())
     raise<DataError>("{} is not a valid model configuration:\n{}", in.where(), violations.text());
+  if (!in.get<bool>("is_causal", true) &&
+      models::model_spec(model.config).generates == models::Generates::kContinuation)
+    in.refuse("is_causal=false, attention to later tokens in a decoder,");
   return model;
 }
 
