@@ -38,7 +38,8 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
     if (asked || path == "dtype" || path == "device" || path == "kernels" ||
         path == "train.num_threads")
       return;
-    if (path == "parallel.context_parallel_size" && !more.empty())
+    const char* const tensor = "parallel.tensor_model_parallel_size";
+    if (path == "parallel.context_parallel_size" && std::ranges::find(more, tensor) != more.end())
       raise<ConfigError>("{}={} is for training: this command does not divide texts among ranks\n  "
                          "try: parallel.tensor_model_parallel_size={} instead",
                          path, value, value);
