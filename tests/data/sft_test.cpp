@@ -84,6 +84,9 @@ TEST_F(SftTest, EveryFormOfRecordTeachesItsAnswer) {
       learned(
           R"({"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]})"),
       "A<|im_end|>\n");
+  EXPECT_EQ(learned(R"({"conversations": [{"role": "user", "content": "Q"},)"
+                    R"( {"role": "assistant", "content": "A"}]})"),
+            "A<|im_end|>\n");
   EXPECT_EQ(learned(R"({"prompt": "Q ", "completion": "A"})"), "A$");
   EXPECT_EQ(learned(R"({"instruction": "Q", "input": "I", "output": "A"})"), "A$");
   EXPECT_EQ(learned(R"({"text": "all"})"), "all$");
