@@ -72,7 +72,17 @@ template <class Tiles> class AmxGemm : public BlockedGemm<AmxGemm<Tiles>> {
   /// Few rows of A and rows of memory that are columns of op(B): C^T = B^T A^T, with B as it lies
   /// in memory for the rows tiles, so that it is read once and never packed. A becomes the pairs
   /// tiles. The order of sums is that of block().
-  void thin_block(Tiles& tiles, const Block& x) const {
+  void thin_block(Tiles& tiles, Block x) const {
+    for (x.q = 0; x.q < k_blocks_.parts; ++x.q) thin_step(tiles, x);
+  }
+
+ private:
+  using Base::g_;
+  using Base::k_blocks_;
+  static constexpr int64_t kEdgeTiles = 2; // of a step, where B does not fill whole tiles
+
+  /// Of one block of k.
+  void thin_step(Tiles& tiles, const Block& x) const {
     const int64_t steps = k_blocks_.size(x.q);
     uint32_t* const pairs = x.a + k_blocks_.begin(x.q) * panel_step_bytes() / 4;
     if (x.new_rows) {
@@ -92,11 +102,6 @@ template <class Tiles> class AmxGemm : public BlockedGemm<AmxGemm<Tiles>> {
       }
     }
   }
-
- private:
-  using Base::g_;
-  using Base::k_blocks_;
-  static constexpr int64_t kEdgeTiles = 2; // of a step, where B does not fill whole tiles
 
   static int count_tiles(int64_t lanes) { return lanes > kTileRows ? 2 : 1; }
   static TileGrid packed_rows(const uint32_t* data, int64_t steps) {

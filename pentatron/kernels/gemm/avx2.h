@@ -19,6 +19,7 @@ namespace pentatron::kernels::gemm_detail::avx2 {
 
 // As in avx512.h: attributes, and no inline functions of the standard library within.
 #define PENTATRON_AVX2 __attribute__((target("avx2,fma,f16c")))
+#define PENTATRON_AVX2_INLINE PENTATRON_AVX2 inline __attribute__((always_inline))
 
 constexpr int kLanes = 8;
 constexpr int kMr = 6;       ///< rows of a tile: 6 x 2 sums, two vectors of B and a broadcast of A
@@ -60,18 +61,29 @@ inline void store_16_bits(char* p, uint64_t x, int n) {
   }
 }
 
+/// p[0, n) of an even number of bytes below 16; zeros in the other places.
+PENTATRON_AVX2 inline __m128i load_bytes(const char* p, int n) {
+  uint64_t low = 0, high = 0;
+  if (n >= 8) {
+    __builtin_memcpy(&low, p, 8);
+    high = load_16_bits(p + 8, (n - 8) / 2);
+  } else {
+    low = load_16_bits(p, n / 2);
+  }
+  return _mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low));
+}
+
+/// 8 rows.
+inline void prefetch_rows(const char* p, int64_t row_bytes) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes; ++i) _mm_prefetch(p + i * row_bytes, _MM_HINT_T0);
+}
+
 /// Elements p[0, n) as fp32, n <= 8; zeros in the other lanes.
 template <class T> PENTATRON_AVX2 inline __m256 load(const char* p, int n) {
   if constexpr (kHalf<T>) {
-    if (n == kLanes) return widen<T>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    uint64_t low = 0, high = 0;
-    if (n >= 4) {
-      __builtin_memcpy(&low, p, 8);
-      high = load_16_bits(p + 8, n - 4);
-    } else {
-      low = load_16_bits(p, n);
-    }
-    return widen<T>(_mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low)));
+    return widen<T>(n == kLanes ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))
+                                : load_bytes(p, 2 * n));
   } else {
     const auto* const x = reinterpret_cast<const float*>(p);
     return n == kLanes ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, lane_mask(n));
@@ -136,18 +148,57 @@ PENTATRON_AVX2 inline void transpose_8x8(__m256 (&r)[8]) {
   for (int j = 0; j < 8; ++j) r[j] = t[j];
 }
 
-/// k0..k0+7 of `lanes` rows in memory, `ld` elements apart: vector s holds element s of all rows.
+/// Elements in 16 bytes of a row.
+template <class T> constexpr int kStep = 16 / sizeof(T);
+/// Vectors that load_transposed() makes of them: pairs of bf16, else fp32.
+template <class T> constexpr int kVectorsOfStep = std::is_same_v<T, fp16> ? 8 : 4;
+template <class T> constexpr int kElementsOfVector = kStep<T> / kVectorsOfStep<T>;
+
+/// Up to kStep elements of `lanes` rows in memory, `row_bytes` apart: vector s holds element s of
+/// all rows, or elements 2s and 2s + 1 if it has pairs. Zeros for what is not there.
 template <class T>
-PENTATRON_AVX2 inline void load_transposed(const char* src, int64_t ld, int lanes, int elements,
-                                           __m256 (&r)[8]) {
-  constexpr int kBytes = sizeof(T);
-#pragma GCC unroll 8
-  for (int i = 0; i < kLanes; ++i) {
-    const char* const p = src + i * ld * kBytes;
-    _mm_prefetch(p + kAheadBytes, _MM_HINT_T0);
-    r[i] = i < lanes ? load<T>(p, elements) : _mm256_setzero_ps();
+PENTATRON_AVX2_INLINE void load_transposed(const char* src, int64_t row_bytes, int lanes,
+                                           int elements, __m256i (&out)[kVectorsOfStep<T>]) {
+  const auto row = [&](int i) __attribute__((always_inline)) PENTATRON_AVX2 {
+    if (i >= lanes) return _mm_setzero_si128();
+    const char* const p = src + i * row_bytes;
+    return elements == kStep<T> ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))
+                                : load_bytes(p, elements * static_cast<int>(sizeof(T)));
+  };
+  __m256i r[4], t[4]; // rows i and i + 4, then transposed in each half
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    r[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(row(i)), row(i + 4), 1);
+  if constexpr (std::is_same_v<T, fp16>) {
+    t[0] = _mm256_unpacklo_epi16(r[0], r[1]);
+    t[1] = _mm256_unpackhi_epi16(r[0], r[1]);
+    t[2] = _mm256_unpacklo_epi16(r[2], r[3]);
+    t[3] = _mm256_unpackhi_epi16(r[2], r[3]);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) { // elements 2i and 2i + 1
+      const __m256i both = i % 2 == 0 ? _mm256_unpacklo_epi32(t[i / 2], t[i / 2 + 2])
+                                      : _mm256_unpackhi_epi32(t[i / 2], t[i / 2 + 2]);
+      const __m256i halves = _mm256_permute4x64_epi64(both, 0xd8);
+      out[2 * i] = _mm256_castps_si256(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)));
+      out[2 * i + 1] = _mm256_castps_si256(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)));
+    }
+  } else {
+    t[0] = _mm256_unpacklo_epi32(r[0], r[1]);
+    t[1] = _mm256_unpackhi_epi32(r[0], r[1]);
+    t[2] = _mm256_unpacklo_epi32(r[2], r[3]);
+    t[3] = _mm256_unpackhi_epi32(r[2], r[3]);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      out[i] = i % 2 == 0 ? _mm256_unpacklo_epi64(t[i / 2], t[i / 2 + 2])
+                          : _mm256_unpackhi_epi64(t[i / 2], t[i / 2 + 2]);
   }
-  transpose_8x8(r);
+}
+
+/// Element i of a vector of load_transposed().
+template <class T> PENTATRON_AVX2_INLINE __m256 element(__m256i x, int i) {
+  if constexpr (!std::is_same_v<T, bf16>) return _mm256_castsi256_ps(x);
+  const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000));
+  return _mm256_castsi256_ps(i == 0 ? _mm256_slli_epi32(x, 16) : _mm256_and_si256(x, upper));
 }
 
 /// As BlockedGemm packs. Strides are at least 8, and all 8 lanes are written.
@@ -159,13 +210,17 @@ template <class T> struct Packing {
   PENTATRON_AVX2 static void along(const char* src, int64_t ld, int64_t k, const Strip& strip) {
     src += strip.offset * ld * kBytes;
     auto* const dst = reinterpret_cast<float*>(strip.dst);
-    for (int64_t k0 = 0; k0 < k; k0 += kLanes) {
-      const int elements = k - k0 < kLanes ? static_cast<int>(k - k0) : kLanes;
-      __m256 r[8];
-      load_transposed<T>(src + k0 * kBytes, ld, strip.lanes, elements, r);
+    for (int64_t k0 = 0; k0 < k; k0 += kStep<T>) {
+      const int elements = k - k0 < kStep<T> ? static_cast<int>(k - k0) : kStep<T>;
+      const char* const p = src + k0 * kBytes;
+      if (k0 * kBytes % 64 == 0) prefetch_rows(p + kAheadBytes, ld * kBytes);
+      __m256i r[kVectorsOfStep<T>];
+      load_transposed<T>(p, ld * kBytes, strip.lanes, elements, r);
 #pragma GCC unroll 8
-      for (int s = 0; s < kLanes; ++s)
-        if (s < elements) _mm256_storeu_ps(dst + (k0 + s) * strip.stride, r[s]);
+      for (int s = 0; s < kStep<T>; ++s)
+        if (s < elements)
+          _mm256_storeu_ps(dst + (k0 + s) * strip.stride,
+                           element<T>(r[s / kElementsOfVector<T>], s % kElementsOfVector<T>));
     }
   }
 
@@ -261,31 +316,66 @@ PENTATRON_AVX2 void micro_kernel(int64_t steps, const float* a, const float* b, 
   finish_tile<kRows, kVectors>(sum, t);
 }
 
-/// The same for a tile of kRows x 8 whose part of op(B) is read from memory, its columns of k lying
-/// along rows `ld` elements apart, and never packed: for few rows of op(A), where B is used once.
-/// The order of sums is that of micro_kernel.
-template <class T, int kRows>
+/// The same for a tile of kRows x (8 kVectors) whose part of op(B) is read from memory, its columns
+/// of k lying along rows `ld` elements apart, and never packed: for few rows of op(A), where B is
+/// used once. `a` holds kRows numbers for each k. The order of sums is that of micro_kernel. A line
+/// of the cache is used whole at once, because rows a multiple of the page apart would drive each
+/// other out. Two vectors of columns hide that each sum waits for the one before it; with more,
+/// rows are so many that memory is read more slowly.
+template <class T, int kRows, int kVectors>
 PENTATRON_AVX2 void thin_kernel(int64_t k, const float* a, const char* src, int64_t ld,
-                                const TileOut& t) {
-  __m256 sum[kRows][1];
+                                const char* next, const TileOut& t) {
+  constexpr int64_t kBytes = sizeof(T);
+  constexpr int kSteps = 4, kLine = kSteps * kStep<T>, kOfLine = kSteps * kVectorsOfStep<T>;
+  const int64_t row_bytes = ld * kBytes;
+  __m256i line[kOfLine][kVectors];
+  __m256 sum[kRows][kVectors];
 #pragma GCC unroll 4
-  for (int i = 0; i < kRows; ++i) sum[i][0] = _mm256_setzero_ps();
-  for (int64_t k0 = 0; k0 < k; k0 += kLanes) {
-    const int elements = k - k0 < kLanes ? static_cast<int>(k - k0) : kLanes;
-    __m256 b[8];
-    load_transposed<T>(src + k0 * int64_t{sizeof(T)}, ld, t.columns, elements, b);
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) sum[i][v] = _mm256_setzero_ps();
+  }
+  const auto add = [&](int s) __attribute__((always_inline)) PENTATRON_AVX2 {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const __m256 b = element<T>(line[s / kElementsOfVector<T>][v], s % kElementsOfVector<T>);
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i)
+        sum[i][v] = _mm256_fmadd_ps(_mm256_broadcast_ss(a + s * kRows + i), b, sum[i][v]);
+    }
+  };
+  const auto load_step = [&](const char* p, int v, int q, int lanes, int elements)
+      __attribute__((always_inline)) PENTATRON_AVX2 {
+    __m256i r[kVectorsOfStep<T>];
+    load_transposed<T>(p + 16 * q, row_bytes, lanes, elements, r);
 #pragma GCC unroll 8
-    for (int s = 0; s < kLanes; ++s) {
-      if (s < elements) {
+    for (int s = 0; s < kVectorsOfStep<T>; ++s) line[q * kVectorsOfStep<T> + s][v] = r[s];
+  };
+  const bool whole = t.columns == kLanes * kVectors;
+  for (int64_t k0 = 0; k0 < k; k0 += kLine, src += kLine * kBytes, a += kLine * kRows) {
+    const char* p = src;
+    if (whole && k - k0 >= kLine) {
+#pragma GCC unroll 1
+      for (int v = 0; v < kVectors; ++v, p += kLanes * row_bytes) {
+        prefetch_rows(next, 64);
+        next += 8 * 64;
 #pragma GCC unroll 4
-        for (int i = 0; i < kRows; ++i) {
-          const __m256 av = _mm256_broadcast_ss(a + (k0 + s) * kLanes + i);
-          sum[i][0] = _mm256_fmadd_ps(av, b[s], sum[i][0]);
+        for (int q = 0; q < kSteps; ++q) load_step(p, v, q, kLanes, kStep<T>);
+      }
+#pragma GCC unroll 32
+      for (int s = 0; s < kLine; ++s) add(s);
+    } else {
+      const int left = k - k0 < kLine ? static_cast<int>(k - k0) : kLine;
+      for (int v = 0; v < kVectors; ++v, p += kLanes * row_bytes) {
+        for (int q = 0; q * kStep<T> < left; ++q) {
+          const int elements = left - q * kStep<T>;
+          load_step(p, v, q, t.columns - kLanes * v, elements < kStep<T> ? elements : kStep<T>);
         }
       }
+      for (int s = 0; s < left; ++s) add(s);
     }
   }
-  finish_tile<kRows, 1>(sum, t);
+  finish_tile<kRows, kVectors>(sum, t);
 }
 
 using MicroKernel = void (*)(int64_t steps, const float* a, const float* b, const TileOut& t);
@@ -301,13 +391,16 @@ inline MicroKernel find_micro_kernel(int rows, int vectors) {
 }
 
 using ThinKernel = void (*)(int64_t k, const float* a, const char* src, int64_t ld,
-                            const TileOut& t);
+                            const char* next, const TileOut& t);
 
-/// The thin kernel for a number of rows (1..4).
-template <class T> ThinKernel find_thin_kernel(int rows) {
-  static constexpr ThinKernel kTable[kThinTile] = {&thin_kernel<T, 1>, &thin_kernel<T, 2>,
-                                                   &thin_kernel<T, 3>, &thin_kernel<T, 4>};
-  return kTable[rows - 1];
+/// The thin kernel for a number of rows (1..4) and of vectors (1 or 2).
+template <class T> ThinKernel find_thin_kernel(int rows, int vectors) {
+  static constexpr ThinKernel kTable[kThinTile][2] = {
+      {&thin_kernel<T, 1, 1>, &thin_kernel<T, 1, 2>},
+      {&thin_kernel<T, 2, 1>, &thin_kernel<T, 2, 2>},
+      {&thin_kernel<T, 3, 1>, &thin_kernel<T, 3, 2>},
+      {&thin_kernel<T, 4, 1>, &thin_kernel<T, 4, 2>}};
+  return kTable[rows - 1][vectors - 1];
 }
 
 } // namespace pentatron::kernels::gemm_detail::avx2

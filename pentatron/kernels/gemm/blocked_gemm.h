@@ -15,7 +15,7 @@
 ///   Thread          what a thread holds while it works (default-constructed)
 ///   thin()          whether thin_block() is used: op(B) is not packed
 ///   a_bytes()       of the buffer of packed op(A)
-///   block(), thin_block()   see region()
+///   block(), thin_block()   see region(): one block of k, all blocks of k
 #pragma once
 
 #include <algorithm>
@@ -279,13 +279,13 @@ template <class Derived> class BlockedGemm {
         const int64_t rows = std::min(scratch_rows_, m1 - i);
         block.first_row = i;
         block.new_rows = block.j == n0;
+        if (self().thin()) {
+          block.i = i;
+          block.rows = rows;
+          self().thin_block(thread, block);
+          continue;
+        }
         for (block.q = 0; block.q < k_blocks_.parts; ++block.q) {
-          if (self().thin()) {
-            block.i = i;
-            block.rows = rows;
-            self().thin_block(thread, block);
-            continue;
-          }
           pack_panels(b_item(item), g_.ldb, g_.transpose_b, block.j, block.columns, block.q,
                       block.b);
           const Split blocks{ceil_div(rows, kStep), ceil_div(rows, self().max_rows())};

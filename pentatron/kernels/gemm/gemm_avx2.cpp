@@ -31,7 +31,9 @@ template <class T> class Avx2Gemm : public BlockedGemm<Avx2Gemm<T>> {
 
   bool thin() const { return g_.m <= avx2::kThinTile && g_.transpose_b; }
   int64_t max_rows() const { return kMaxRows; }
-  int64_t a_bytes() const { return (kMaxRows / avx2::kMr + 1) * panel_units() * 4; }
+  int64_t a_bytes() const {
+    return thin() ? g_.m * g_.k * 4 : (kMaxRows / avx2::kMr + 1) * panel_units() * 4;
+  }
 
   /// Packs the block's rows of A and runs the tiles.
   void block(Thread&, const Block& x) const {
@@ -49,15 +51,23 @@ template <class T> class Avx2Gemm : public BlockedGemm<Avx2Gemm<T>> {
     }
   }
 
-  /// A block of few rows, with B as it lies in memory.
-  void thin_block(Thread&, const Block& x) const {
-    pack_a(x, Split{x.rows, 1});
-    const char* const b = this->b_item(x.item) + (x.j * g_.ldb + this->first_k(x.q)) * kElement;
-    const avx2::ThinKernel kernel = avx2::find_thin_kernel<T>(static_cast<int>(x.rows));
-    for (int64_t j = 0; j < x.columns; j += avx2::kLanes) {
-      const int width = static_cast<int>(std::min<int64_t>(avx2::kLanes, x.columns - j));
-      kernel(this->size_k(x.q), panel_of_a(x, 0), b + j * g_.ldb * kElement, g_.ldb,
-             this->tile_out(x, 0, j, width));
+  /// A block of few rows, with B as it lies in memory. All of k for some columns, so that memory is
+  /// read in its order.
+  void thin_block(Thread&, Block x) const {
+    constexpr int kWidth = 2 * avx2::kLanes;
+    const auto rows = static_cast<int>(x.rows);
+    auto* const a = reinterpret_cast<float*>(x.a);
+    if (x.new_rows) widen_a(x, a);
+    const char* const b = this->b_item(x.item) + x.j * g_.ldb * kElement;
+    for (int64_t j = 0; j < x.columns; j += kWidth) {
+      const int width = static_cast<int>(std::min<int64_t>(kWidth, x.columns - j));
+      const avx2::ThinKernel kernel = avx2::find_thin_kernel<T>(rows, width > avx2::kLanes ? 2 : 1);
+      const char* const next = b + (j + kWidth) * g_.ldb * kElement; // the columns that follow
+      for (x.q = 0; x.q < k_blocks_.parts; ++x.q) {
+        const int64_t k0 = this->first_k(x.q);
+        kernel(this->size_k(x.q), a + k0 * rows, b + (j * g_.ldb + k0) * kElement, g_.ldb,
+               next + k0 * kWidth * kElement, this->tile_out(x, 0, j, width));
+      }
     }
   }
 
@@ -69,6 +79,16 @@ template <class T> class Avx2Gemm : public BlockedGemm<Avx2Gemm<T>> {
   int64_t panel_units() const { return this->steps_ * avx2::kLanes; }
   const float* panel_of_a(const Block& x, int64_t tile) const {
     return reinterpret_cast<const float*>(x.a + tile * panel_units());
+  }
+
+  /// dst[k][row]: the block's rows of op(A), all of k.
+  void widen_a(const Block& x, float* dst) const {
+    const auto* const src = reinterpret_cast<const T*>(this->a_item(x.item));
+    const int64_t row = g_.transpose_a ? 1 : g_.lda, step = g_.transpose_a ? g_.lda : 1;
+    for (int64_t i = 0; i < x.rows; ++i) {
+      const T* const from = src + (x.i + i) * row;
+      for (int64_t s = 0; s < g_.k; ++s) dst[s * x.rows + i] = to_acc(from[s * step]);
+    }
   }
 
   /// A block of op(A), a panel for each tile.

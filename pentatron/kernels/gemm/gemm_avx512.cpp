@@ -57,14 +57,16 @@ template <bool kPairs> class Avx512Gemm : public BlockedGemm<Avx512Gemm<kPairs>>
   }
 
   /// A block of few rows, with B as it lies in memory.
-  void thin_block(Thread&, const Block& x) const {
-    pack_a(x, Split{x.rows, 1});
-    const auto* const b = this->b_item(x.item) + (x.j * g_.ldb + this->first_k(x.q)) * kElement;
+  void thin_block(Thread&, Block x) const {
     const ThinKernel kernel = find_thin_kernel<kPair>(static_cast<int>(x.rows));
-    for (int64_t j = 0; j < x.columns; j += 16) {
-      const int width = static_cast<int>(std::min<int64_t>(16, x.columns - j));
-      kernel(this->size_k(x.q), x.a, b + j * g_.ldb * kElement, g_.ldb,
-             this->tile_out(x, 0, j, width));
+    for (x.q = 0; x.q < k_blocks_.parts; ++x.q) {
+      pack_a(x, Split{x.rows, 1});
+      const auto* const b = this->b_item(x.item) + (x.j * g_.ldb + this->first_k(x.q)) * kElement;
+      for (int64_t j = 0; j < x.columns; j += 16) {
+        const int width = static_cast<int>(std::min<int64_t>(16, x.columns - j));
+        kernel(this->size_k(x.q), x.a, b + j * g_.ldb * kElement, g_.ldb,
+               this->tile_out(x, 0, j, width));
+      }
     }
   }
 
