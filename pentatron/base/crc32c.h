@@ -21,7 +21,7 @@ uint32_t crc32c_combine(uint32_t a, uint32_t b, uint64_t length_b);
 /// What crc32c() does where the processor has only SSE4.2; not to be called where it lacks that.
 uint32_t crc32c_streams(std::span<const std::byte> bytes, uint32_t crc = 0);
 
-/// The same by tables alone: the definition that the fast ones are tested against.
+/// crc32c() computed only with tables: the reference for tests of the fast versions.
 uint32_t crc32c_portable(std::span<const std::byte> bytes, uint32_t crc = 0);
 
 /// TFRecord stores checksums in this form, so that a checksum of data which holds checksums stays

@@ -54,7 +54,7 @@ template <class E, class... Args>
   throw E(fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// A message as its sentence and what it says to try; that is empty if it says nothing.
+/// The two parts of a message: its sentence and its suggestion ("try: ..."), empty if it has none.
 struct MessageParts {
   std::string_view sentence, remedy;
 };
@@ -64,7 +64,7 @@ MessageParts parts_of(std::string_view message);
 
 } // namespace pentatron
 
-/// For what no user input can reach. Active in every build: a failed check is a bug of pentatron,
-/// reported as Error.
+/// For conditions that do not depend on user input. Active in every build: a failed check is a bug
+/// of pentatron and throws Error.
 #define PT_DCHECK(condition)                                                                       \
   ((condition) ? static_cast<void>(0) : ::pentatron::dcheck_failed(#condition, __FILE__, __LINE__))

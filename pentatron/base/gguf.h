@@ -5,8 +5,8 @@
 /// alignment, the data, each tensor at such a multiple. The reader maps the file and hands out
 /// spans into it; every count, size and offset is checked against the file before anything is
 /// allocated or read. Refused with DataError: other versions and big-endian files, repeated keys
-/// and tensor names, more than 4 dimensions, extents that are no whole number of blocks, overlap,
-/// anything outside the file.
+/// and tensor names, more than 4 dimensions, extents that are not a multiple of the block size,
+/// overlap, anything outside the file.
 /// Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, checked against the Python
 /// package gguf 0.19.0.
 #pragma once

@@ -9,10 +9,10 @@
 
 namespace pentatron {
 
-/// Before the folder or name of a Hugging Face model, where other models may be named too.
+/// Prefix of a Hugging Face folder or name in options that also take other models.
 inline constexpr std::string_view kHfPrefix = "hf:";
 
-/// What follows kHfPrefix; none if the text does not begin with it.
+/// Returns the text after kHfPrefix, or nothing if the text does not begin with it.
 std::optional<std::string> after_hf_prefix(std::string_view text);
 
 /// Whether it has the form ORG/NAME.
@@ -21,17 +21,17 @@ bool is_hf_name(std::string_view name);
 /// HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub.
 std::filesystem::path hf_cache_folder();
 
-/// The folder of the model ORG/NAME: models--ORG--NAME/snapshots/<what refs/main names>. None if it
-/// is not in the cache. Throws DataError for a reference that does not name a snapshot.
+/// The folder of the model ORG/NAME: models--ORG--NAME/snapshots/<what refs/main names>. Returns
+/// nothing if it is not in the cache. Throws DataError if refs/main does not name a snapshot.
 std::optional<std::filesystem::path> find_in_hf_cache(std::string_view name);
 
-/// The file or folder that a user means: `where` itself if it exists, else the model of that name
-/// in the cache. Throws DataError, with the command that downloads it, for a name of the form
-/// ORG/NAME that is neither; other paths come back as they are.
+/// Resolves a file, folder or model name: returns `where` if it exists, otherwise the model of that
+/// name in the cache. For a name of the form ORG/NAME that is neither, throws DataError with the
+/// command that downloads it. Returns other paths unchanged.
 std::filesystem::path resolve_model_path(const std::filesystem::path& where);
 
-/// What to try when a file is missing in a folder: the command that downloads the model if it is a
-/// snapshot in a cache, which may lack files; else `otherwise`.
+/// Returns a suggestion for a folder with a missing file: the download command if the folder is a
+/// snapshot in a cache, which may be incomplete; otherwise `otherwise`.
 std::string download_or(const std::filesystem::path& folder, std::string_view otherwise);
 
 } // namespace pentatron

@@ -27,7 +27,7 @@ struct JsonLimits {
 /// messages. Throws DataError for anything that is not JSON within the limits.
 Json parse_json(std::string_view text, std::string_view origin, const JsonLimits& limits = {});
 
-/// The same from a file. Throws DataError if it cannot be read.
+/// Like parse_json(), for the content of a file. Throws DataError if the file cannot be read.
 Json read_json(const std::filesystem::path& file, const JsonLimits& limits = {});
 
 /// Compact with indent < 0. Never throws: text that is not UTF-8 gets replacement characters, NaN
@@ -72,15 +72,15 @@ template <class T> T json_convert(const Json& v, std::string_view key, std::stri
 } // namespace detail
 
 /// The member `key` of `object` as bool, int64_t, double, std::string or a vector of these. Nothing
-/// is converted: a string "1" is no number, 1.0 no integer. `where` names the object in messages.
-/// Throws DataError if it is missing or of another type.
+/// is converted: the string "1" is not a number and 1.0 is not an integer. `where` names the object
+/// in messages. Throws DataError if it is missing or of another type.
 template <class T> T json_get(const Json& object, std::string_view key, std::string_view where) {
   const Json* value = detail::json_find(object, key);
   if (value == nullptr) detail::json_missing(key, where);
   return detail::json_convert<T>(*value, key, where);
 }
 
-/// The same, or `otherwise` if the member is missing or null.
+/// Like json_get(), but returns `otherwise` if the member is missing or null.
 template <class T>
 T json_get_or(const Json& object, std::string_view key, T otherwise, std::string_view where) {
   const Json* value = detail::json_find(object, key);

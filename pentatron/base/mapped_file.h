@@ -37,7 +37,7 @@ class MappedFile {
   size_t size() const { return size_; }
   const std::filesystem::path& path() const { return path_; }
 
-  /// Throws DataError if the file is no longer as long as when it was mapped.
+  /// Throws DataError if the size of the file has changed since it was mapped.
   void check_size() const;
 
  private:

@@ -1,4 +1,4 @@
-/// Adds to errors about a value the key or option with which the user set it.
+/// Adds the key or option that set a value to errors about this value.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace pentatron {
 
-/// `message` about a `value` of which `name` is the key or option ("tokenizer.path=", "--input "):
-/// "x does not exist" becomes "--input x does not exist". `remedy` is what to try where the message
-/// says nothing.
+/// Adds `name`, the key or option of `value` ("tokenizer.path=", "--input "), to `message`: "x does
+/// not exist" becomes "--input x does not exist". `remedy` is the suggestion to add if the message
+/// has none.
 std::string with_name(std::string_view name, std::string_view value, std::string_view message,
                       std::string_view remedy = {});
 
-/// Does `work`, in whose errors the key or option of `value` is named, see with_name(). A
-/// ConfigError names what it is about itself.
+/// Calls `work` and adds the key or option of `value` to its errors, see with_name(). A ConfigError
+/// is passed on unchanged because it already names its key.
 template <class F>
 decltype(auto) naming(std::string_view name, std::string_view value, F&& work,
                       std::string_view remedy = {}) {

@@ -16,10 +16,11 @@ class RunLock {
   RunLock(RunLock&& other) noexcept;
   RunLock& operator=(RunLock&& other) noexcept;
 
-  /// Takes the lock of an existing folder. With `create` it makes the file where there is none, and
-  /// writes down who holds it; without, nothing is written, and a folder without the file is free.
-  /// Returns who holds it ("process 12 on HOST since TIME"); none if it is taken now, is free, or
-  /// the file system knows no locks. Throws Error if the file cannot be opened.
+  /// Takes the lock of an existing folder. With `create`, creates the lock file if it is missing
+  /// and writes the holder to it; without, writes nothing and treats a folder without the file as
+  /// free. Returns the holder ("process 12 on HOST since TIME") if another process has the lock;
+  /// nothing if the lock was taken, is free, or the file system does not support locks. Throws
+  /// Error if the file cannot be opened.
   std::optional<std::string> take(const std::filesystem::path& folder, bool create);
   bool held() const { return descriptor_ >= 0; }
   /// Gives it up and removes the file, if take() made it here.

@@ -1,4 +1,5 @@
-/// Safetensors files: named tensors behind a JSON header. Own reader and writer, free of LibTorch.
+/// Safetensors files: a JSON header, then named tensors. The reader and writer do not need
+/// LibTorch.
 ///
 /// Layout: u64 length of the header (little endian), the header, then the data of all tensors
 /// without gaps. The reader maps the file and hands out spans into it; everything in the header is
@@ -86,7 +87,7 @@ class SafetensorsFile {
 class SafetensorsFolder {
  public:
   /// Throws DataError if neither is there, a listed file is not a plain name in the folder, or a
-  /// tensor is not where the index says.
+  /// tensor is not in the file that the index names.
   explicit SafetensorsFolder(const std::filesystem::path& folder);
 
   const SafeTensors& tensors() const { return tensors_; }

@@ -23,8 +23,8 @@ bool matches_pattern(const std::string& pattern, const std::string& name);
 /// `text` as content or attribute of XML; control characters become spaces.
 std::string xml_escaped(std::string_view text);
 
-/// Folds lines of more than `columns` bytes between words. What follows a gap of two blanks, as in
-/// a table of two columns, goes on below its beginning. Commands ("pentatron ...") stay whole.
+/// Folds lines of more than `columns` bytes between words. Text after two spaces, as in the second
+/// column of a table, is continued in the same column. Commands ("pentatron ...") are not split.
 std::string fold_lines(std::string_view text, size_t columns);
 
 /// At most `limit` bytes of `text`, cut between characters and followed by "..." where something is

@@ -14,8 +14,7 @@ std::string_view without_leading_space(std::string_view text);
 std::string_view without_trailing_space(std::string_view text);
 std::string_view stripped(std::string_view text);
 
-/// Where the first white space begins, and how many bytes of it follow each other; the text's size
-/// and 0 if there is none.
+/// Start and length in bytes of the first run of white space; the text's size and 0 without any.
 struct SpaceRun {
   size_t begin = 0, size = 0;
 };

@@ -38,7 +38,7 @@ class Machines {
 
 /// What newest_checkpoint() is for one folder that all see. A checkpoint is good if its files are
 /// on the machines together, each on one of them as written. Every machine gets its manifest and
-/// attachments. `damaged` are passed over. Collective.
+/// attachments. `damaged` are skipped. Collective.
 std::optional<FoundCheckpoint> find_on_machines(const std::filesystem::path& dir,
                                                 const comm::Group& world,
                                                 const KnownDamage& damaged = {});

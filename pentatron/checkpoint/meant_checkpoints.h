@@ -10,8 +10,9 @@ namespace pentatron::checkpoint {
 /// In logger.dir, the configuration of the run.
 inline constexpr const char* kRunConfigName = "config.yaml";
 
-/// What to try: `before` and the path of the run's checkpoint folder, if `folder` is the logger.dir
-/// of a run; of each checkpoint beside it, if `folder` has the name of one; else `otherwise`.
+/// Returns the suggestion. If `folder` is the logger.dir of a run: `before` and the path of the
+/// run's checkpoint folder. If `folder` has the name of a checkpoint: `before` and the path of each
+/// checkpoint next to it. Otherwise: `otherwise`.
 std::string meant_checkpoints(const std::filesystem::path& folder, std::string_view before,
                               std::string_view otherwise);
 

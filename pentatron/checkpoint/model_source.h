@@ -42,7 +42,7 @@ struct TokenizerPlace {
     kNone,
     kFiles, ///< tokenizer.json, tokenizer.model, ... in the folder `path`
     kGguf,  ///< inside the file `path`
-    kConfig ///< as the section `tokenizer` of saved_config() says
+    kConfig ///< given by the section `tokenizer` of saved_config()
   };
   Kind kind = Kind::kNone;
   std::filesystem::path path;
@@ -96,15 +96,15 @@ class ModelSource {
   /// or layout and must be copied with load().
   virtual std::set<const nn::Param*> lend(nn::ParamList& params);
 
-  /// Loads every parameter of a rank in any layout, but for adapters, converted to its type. Throws
+  /// Loads every parameter of a rank except adapters, in any layout, converted to its type. Throws
   /// CheckpointError that lists all parameters that are missing in the files or have another shape.
   void load(nn::ParamList& params);
-  /// The same for values that are written through a store.
+  /// Loads values that are written through a store.
   /// With Strictness::kLogAll parameters that the files lack keep their values; buffers always do.
   void load(nn::ParamList& params, const EachParam& each,
             Strictness strictness = Strictness::kRaiseAll);
-  /// Throws what load() throws for a model with these parameters. Returns those that the files lack
-  /// and that may be missing. Reads no tensor.
+  /// Throws the errors of load() for a model with these parameters. Returns the parameters that are
+  /// missing in the files and may be missing. Does not read tensors.
   std::vector<std::string> check(const models::ParamSpecs& specs,
                                  Strictness strictness = Strictness::kRaiseAll) const;
 

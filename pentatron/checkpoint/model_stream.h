@@ -1,4 +1,4 @@
-/// The values of a model one block after another, in the order and type in which a file wants them.
+/// Streams the values of a model block by block, in the order and type that a file needs.
 #pragma once
 
 #include <cstddef>

@@ -45,7 +45,7 @@ struct TrainState {
   std::string config_yaml;
   std::string tokenizer; ///< digest
   int64_t eod = -1;      ///< the token that ends a document; -1: none
-  /// Small files to lie beside the tensors, by name.
+  /// Small files to store with the tensors, by name.
   std::map<std::string, std::string> attachments;
 };
 

@@ -11,7 +11,7 @@
 
 namespace pentatron::checkpoint {
 
-/// What is wrong with the tensors of a model, to be told in one error.
+/// Collects problems with the tensors of a model and reports them in one error.
 class TensorProblems {
  public:
   void missing(const std::string& name) { missing_.push_back(name); }

@@ -39,7 +39,7 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
                                   const std::vector<std::string>& more = {}, int ranks = 1);
 
 /// The folder of a checkpoint: `folder` itself, or the latest checkpoint of a run. Throws
-/// CheckpointError if there is none.
+/// CheckpointError if no checkpoint is found.
 std::filesystem::path one_checkpoint(const std::string& folder);
 
 } // namespace pentatron::cli

@@ -35,7 +35,7 @@ struct OpenedModel {
   std::unique_ptr<checkpoint::ModelSource> source;
   trainer::Config config; ///< of the model, with the keys that the user gave
 };
-/// The configuration of the run that the model comes from; the defaults if there is none.
+/// The configuration of the run that trained the model; the defaults if it is unknown.
 trainer::Config saved_config(const checkpoint::ModelFacts& facts);
 /// What a run computes in that starts from weights of this type.
 trainer::Precision precision_of(SafeDtype dtype);
@@ -51,12 +51,12 @@ struct ModelUse {
 OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,
                                int ranks, const ModelUse& use = {});
 
-/// The same for models that generate text. Throws ConfigError for one that does not.
+/// Like open_trained_model(), but throws ConfigError for a model that does not generate text.
 OpenedModel open_generator(const std::string& where, const std::vector<std::string>& keys,
                            int ranks);
 
-/// This rank's part, with its weights. Collective over the world. `variants`: adapters that it
-/// holds beside them, of which each row of a pass may take one.
+/// Loads this rank's part of the model. Collective over the world. `variants`: adapters to load in
+/// addition; each row of a pass can use one of them.
 parallelize::RankModel load_model(const OpenedModel& opened, const comm::Group& world,
                                   const std::vector<checkpoint::Adapter>& variants = {});
 
@@ -64,7 +64,7 @@ struct LoadedModel {
   parallelize::RankModel model;
   comm::ParallelGroups groups;
 };
-/// The same, with the ranks' groups.
+/// Like load_model(), and also returns the ranks' groups.
 LoadedModel load_model_in_groups(const OpenedModel& opened, const comm::Group& world,
                                  const std::vector<checkpoint::Adapter>& variants = {});
 
@@ -74,7 +74,7 @@ std::filesystem::path tokenizer_path(const OpenedModel& opened);
 
 struct ChatFormat {
   data::tokenizer::ChatTemplate text;
-  std::vector<std::string> stops = {}; ///< texts that end an answer, beside the end tokens
+  std::vector<std::string> stops = {}; ///< texts that end an answer, in addition to the end tokens
 };
 /// How conversations with the model are written; none: it has no chat template.
 std::optional<ChatFormat> open_chat_format(const OpenedModel& opened,

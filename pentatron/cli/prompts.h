@@ -7,8 +7,8 @@
 namespace pentatron::cli {
 
 /// One prompt per line, or of a JSON Lines file the string `prompt` of each line; empty lines are
-/// passed over. A name with .jsonl or .ndjson makes the file JSON Lines, as does an object in the
-/// first line that is not empty; so does one in a later line if the first begins with "{", which
+/// skipped. A name with .jsonl or .ndjson makes the file JSON Lines, as does an object in the first
+/// line that is not empty; so does one in a later line if the first begins with "{", which
 /// is then the error. Throws DataError, with the line, for what is not one of them, and for a file
 /// without a prompt.
 std::vector<std::string> read_prompt_file(const std::string& file);

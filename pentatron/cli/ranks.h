@@ -18,7 +18,7 @@ class App;
 namespace pentatron::cli {
 
 struct RankArguments {
-  int ranks = 0; ///< 0: as the launcher says, else 1
+  int ranks = 0; ///< 0: the number given by the launcher, or 1 without one
   std::string backend;
 };
 /// --ranks and --backend.
@@ -36,13 +36,13 @@ struct Ranks {
 /// Throws ConfigError where the arguments contradict the launcher.
 Ranks find_ranks(const RankArguments& arguments);
 
-/// Runs `body` on every rank: on those of this process, or in processes of their own which are
-/// started with this one's command line. Returns the exit status.
+/// Runs `body` on every rank: on the threads of this process, or in new processes that are started
+/// with the same command line. Returns the exit status.
 int run_ranks(const Ranks& ranks, const trainer::Config& config,
               const std::function<void(const comm::Group& world)>& body);
 
-/// Of several ranks only the first speaks on the console; each has a log file of its own in
-/// `folder` (empty: none). For the calling thread.
+/// Sets up logging for the calling thread. With several ranks, only rank 0 writes to the console,
+/// and each rank writes its own log file in `folder` (empty: no log files).
 class RankLog {
  public:
   RankLog(const std::string& folder, const comm::Group& world);

@@ -35,7 +35,7 @@ class Backend {
   virtual bool carries_gpu_tensors() const { return false; }
   /// What carries its operations on GPUs; null if it has none.
   virtual std::shared_ptr<DeviceGroup> device_group() const { return nullptr; }
-  /// Where this rank tells of long work (long_work.h); null if nobody watches the ranks.
+  /// Receives reports of long work on this rank (long_work.h); null if ranks are not monitored.
   virtual std::shared_ptr<Activity> activity() const { return nullptr; }
 
   /// out = op over ranks of in. Both contiguous; may be the same tensor. Floating types narrower

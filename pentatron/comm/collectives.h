@@ -32,7 +32,8 @@ void all_reduce_(const at::Tensor& x, ReduceOp op, const Group& group);
 ///   returns [..., d * group.size(), ...]
 /// Differentiable: backward is reduce_scatter over the same dim.
 at::Tensor all_gather(const at::Tensor& x, int64_t dim, const Group& group);
-/// The same into `out`, without waiting. `x` may be this rank's part of `out`.
+/// Starts an all-gather into `out` and returns without waiting. `x` may be this rank's part of
+/// `out`.
 [[nodiscard]] Work all_gather_into(const at::Tensor& out, const at::Tensor& x, int64_t dim,
                                    const Group& group);
 
@@ -41,8 +42,8 @@ at::Tensor all_gather(const at::Tensor& x, int64_t dim, const Group& group);
 ///   returns [..., d, ...]
 /// Differentiable: backward is all_gather over the same dim.
 at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, const Group& group);
-/// The same along dim 0 into `out`, without waiting; both contiguous. `out` may be this rank's part
-/// of `x`.
+/// Starts a reduce-scatter along dim 0 into `out` and returns without waiting. Both tensors must be
+/// contiguous. `out` may be this rank's part of `x`.
 [[nodiscard]] Work reduce_scatter_into(const at::Tensor& out, const at::Tensor& x,
                                        const Group& group);
 
@@ -55,7 +56,7 @@ void broadcast_(const at::Tensor& x, int root, const Group& group);
 /// Differentiable: backward sends the rows back.
 at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<int64_t>& send_rows,
                            const std::vector<int64_t>& recv_rows, const Group& group);
-/// The same into `out`, without waiting; both contiguous.
+/// Starts the exchange into `out` and returns without waiting. Both tensors must be contiguous.
 [[nodiscard]] Work all_to_all_rows_into(const at::Tensor& out, const at::Tensor& x,
                                         const std::vector<int64_t>& send_rows,
                                         const std::vector<int64_t>& recv_rows, const Group& group);

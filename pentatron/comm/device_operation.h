@@ -27,8 +27,8 @@ class DeviceGroup {
   /// Why it can carry nothing any more; empty if all is well. Called by any thread; returns at
   /// once.
   virtual std::string error() = 0;
-  /// Ends what is under way, whatever the other ranks do; a thread that waits for it goes on.
-  /// Called by any thread, also several times.
+  /// Aborts the operation regardless of the other ranks and wakes threads that wait for it. Can be
+  /// called by any thread and more than once.
   virtual void abort() = 0;
 };
 

@@ -10,8 +10,8 @@
 /// | scatter_to  | this rank's part of dim| all-gather along dim      |
 ///
 /// all_gather, reduce_scatter and all_to_all of collectives.h are differentiable as they stand: use
-/// those where the ranks go on with different work, as under sequence parallel. Source: Shoeybi et
-/// al. 2019 (arXiv:1909.08053) sec. 3, the operators f and g.
+/// those where the ranks continue with different work, as under sequence parallel. Source: Shoeybi
+/// et al. 2019 (arXiv:1909.08053) sec. 3, the operators f and g.
 #pragma once
 
 #include "pentatron/comm/group.h"

@@ -18,13 +18,13 @@ enum class ReduceOp : unsigned char { kSum, kMax };
 /// What a group is for; on GPUs its messages have resources that suit it.
 enum class GroupUse : unsigned char {
   kCollectives, ///< anything
-  kTransfers,   ///< small messages between few ranks, which may wait for long beside computation
+  kTransfers,   ///< small messages between few ranks; may wait long while kernels compute
 };
 
 class Group {
  public:
   Group() : Group("self") {}
-  /// A group of one under a name of its own, for error messages; `world_rank` is its only member.
+  /// A group of one with a name for error messages; `world_rank` is its only member.
   explicit Group(std::string_view name, int world_rank = 0);
   explicit Group(std::shared_ptr<Backend> backend);
   static Group self() { return Group(); }
@@ -44,7 +44,7 @@ class Group {
 
   /// What carries the communication. Throws CommError on a group of one that has none.
   Backend& backend() const;
-  /// The same, to be wrapped; null on a group of one that has none.
+  /// The backend as a shared pointer, for wrappers; null on a group of one without a backend.
   const std::shared_ptr<Backend>& shared_backend() const { return backend_; }
 
  private:

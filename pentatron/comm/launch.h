@@ -45,7 +45,7 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 
 /// Throws ConfigError if variables are missing, invalid or contradictory.
 Launch detect_launch(const Environment& environment);
-/// The same for the environment of this process.
+/// Calls detect_launch() with the environment of this process.
 Launch detect_launch();
 
 /// The environment of this process.

@@ -14,7 +14,7 @@
 
 namespace pentatron::comm {
 
-/// Where a rank tells of its long work. Functions may be called by any thread.
+/// Receives a rank's reports of long work. Functions may be called by any thread.
 class Activity {
  public:
   virtual ~Activity() = default;

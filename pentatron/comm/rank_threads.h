@@ -10,7 +10,7 @@ namespace pentatron::comm {
 struct RankThreadsOptions {
   int threads_per_rank =
       0; ///< compute threads of each rank; 0: the caller's, divided over the ranks, at least 1
-  double timeout_s = 0;   ///< longest wait in a collective; 0: nobody watches
+  double timeout_s = 0;   ///< longest wait in a collective; 0: no limit
   double heartbeat_s = 1; ///< how often the watch looks
   double grace_s = 3;     ///< under a watch: from a failure to the end of all ranks
   /// Operations of a group begin in the order in which a rank starts them, each when the one before

@@ -29,7 +29,7 @@ class Recorder {
   void enable(bool on);
   bool enabled() const;
   void add(RecordedOperation operation);
-  /// What was added since the last take, in order of start.
+  /// Removes and returns the operations added since the last call, in order of start.
   std::vector<RecordedOperation> take();
 
  private:
@@ -38,7 +38,8 @@ class Recorder {
   std::vector<RecordedOperation> operations_;
 };
 
-/// The same group, recorded. A group of one without a backend is returned as it is.
+/// Returns the group with its communication recorded. Returns a group of one without a backend
+/// unchanged.
 Group recorded(const Group& group, std::shared_ptr<Recorder> recorder);
 
 } // namespace pentatron::comm

@@ -73,8 +73,8 @@ std::string markdown(const Schema& schema);
 std::string hash(const Schema& schema, const void* object);
 } // namespace detail
 
-/// Assigns what `text` gives; other fields keep their values. `origin` names the text in violations
-/// ("run.yaml").
+/// Assigns the values in `text`; other fields keep their values. `origin` names the text in
+/// violations ("run.yaml").
 template <Section C>
 void apply_yaml(C& config, std::string_view text, std::string_view origin, Violations& violations) {
   detail::apply_yaml(schema_of<C>(), &config, text, origin, violations);
@@ -83,8 +83,9 @@ void apply_yaml(C& config, std::string_view text, std::string_view origin, Viola
 /// The key of a file that names other files to apply first: include: [base.yaml].
 inline constexpr std::string_view kIncludeKey = "include";
 
-/// The same from a file, after the files that its key `include` names (one or a list, relative to
-/// the file). A file that cannot be read, includes itself or includes too many is a violation.
+/// Like apply_yaml(), for a file. First applies the files that its key `include` names (one or a
+/// list, relative to the file). A file that cannot be read, includes itself or includes too many is
+/// a violation.
 template <Section C>
 void apply_file(C& config, const std::filesystem::path& file, Violations& violations) {
   detail::apply_file(schema_of<C>(), &config, file, violations);

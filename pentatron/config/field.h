@@ -71,12 +71,12 @@ template <class E> constexpr std::optional<E> from_string(std::string_view text)
 
 /// The effect of a changed value on a run that resumes from a checkpoint.
 enum class OnResume : uint8_t {
-  kInherited, ///< as the section of the field says; at the top level: kTold
-  kTold,      ///< the run goes on with the new value, and the log says so
+  kInherited, ///< the value of the field's section; at the top level: kTold
+  kTold,      ///< the run continues with the new value, and the log reports it
   kModel,     ///< decides which tensors the model has and what they mean
-  kState,     ///< decides what is saved beside the weights
+  kState,     ///< decides what is saved in addition to the weights
   kData,      ///< decides which samples come when and which numbers are drawn
-  kIgnored    ///< where results lie and how they are shown
+  kIgnored    ///< where results are written and how they are shown
 };
 
 /// Bounds and words of a field; numbers are in the field's own unit.
@@ -90,7 +90,7 @@ struct FieldTraits {
   bool or_one = false;    ///< a list that may be given as its only element
   std::string_view unit;
   OnResume on_resume = OnResume::kInherited;
-  bool selects_variant = false;     ///< an enum whose value says which fields the section has
+  bool selects_variant = false;     ///< an enum whose value decides which fields the section has
   uint32_t variants = ~uint32_t{0}; ///< bits of the values for which the section has this field
   std::string_view needs; ///< an enum of the section, without some of whose values it has no effect
   uint32_t needed = ~uint32_t{0}; ///< bits of those with which it has one

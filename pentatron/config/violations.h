@@ -26,7 +26,7 @@ class Violations {
  public:
   /// Records a violation of the value at `path`; where it was assigned is filled in.
   void add(std::string_view path, std::string cause, std::string suggestion = {});
-  /// The same, for what is not the value of a key: an unknown key, a syntax error.
+  /// Records a violation that is not about a key's value: an unknown key, a syntax error.
   void add_at(std::string_view where, std::string_view path, std::string cause,
               std::string suggestion = {});
   /// Notes that `path` was assigned at `where`; the last assignment counts.

@@ -17,16 +17,17 @@ struct StreamShape {
   int64_t sequence_length = 0; ///< s
   /// Where each sample begins among the tokens, from 0, and t [b + 1].
   std::vector<int64_t> sample_starts;
-  std::vector<int64_t> position_ids; ///< [t], from 0 in each sample unless the dataset says else
-  bool positions_given = false;      ///< the dataset has said else
-  /// Where attention begins anew, as offsets into the tokens, from 0 to t: at every sample, and
-  /// wherever the dataset says that a document begins.
+  std::vector<int64_t> position_ids; ///< [t], from 0 in each sample unless the dataset sets them
+  bool positions_given = false;      ///< the dataset has set position_ids
+  /// Boundaries of attention as offsets into the tokens, from 0 to t: the start of every sample and
+  /// of every document that the dataset marks.
   std::vector<int64_t> cu_seqlens;
   int64_t max_seqlen = 0; ///< the longest piece between two of cu_seqlens
   bool packed = false;    ///< cu_seqlens has more pieces than samples
-  /// The tokens of each sample, as places in it, that are no padding; empty if there is no padding.
+  /// The tokens of each sample that are not padding, as positions in the sample; empty if the batch
+  /// has no padding.
   std::vector<StreamRange> real;
-  int64_t real_tokens = 0; ///< that are no padding
+  int64_t real_tokens = 0; ///< tokens that are not padding
   /// Sum of the squares of the pieces without their padding: what attention scales with.
   int64_t squared_lengths = 0;
 
@@ -64,7 +65,8 @@ class SampleView {
   std::span<int64_t> ints(size_t field) const;
   std::span<double> floats(size_t field) const;
   std::span<int64_t> position_ids(size_t stream) const; ///< [s]
-  /// Attention begins anew at `place`, in (0, s); in rising order.
+  /// Marks `place`, in (0, s), as the start of a document, to which attention is limited. Call it
+  /// in ascending order.
   void begin_document(size_t stream, int64_t place) const;
   /// Tokens outside of [begin, end), which is not empty, are padding.
   void set_real(size_t stream, StreamRange range) const;

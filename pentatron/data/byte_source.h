@@ -26,7 +26,7 @@ class ByteSource {
 
 enum class Compression : uint8_t { kNone, kGzip, kZstd };
 
-/// What the name says: ".gz" is gzip, ".zst" and ".zstd" are zstd.
+/// The compression that the file name implies: ".gz" is gzip, ".zst" and ".zstd" are zstd.
 Compression compression_of(const std::filesystem::path& path);
 
 /// Opens a file: plain, gzip (also of several members) or zstd (also of several frames). A file

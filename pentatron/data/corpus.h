@@ -20,7 +20,7 @@ namespace pentatron::data {
 class Corpus final : public TokenStream {
  public:
   /// Finds the files of `config.path` (throws DataError if there are none) and starts to read them.
-  /// With kSentences every sentence is encoded by itself, behind a space if white space separates
+  /// With kSentences every sentence is encoded separately, after a space if white space separates
   /// it from the one before.
   enum class Cut : uint8_t { kDocuments, kSentences };
   Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tokenizer,

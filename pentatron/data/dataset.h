@@ -41,7 +41,7 @@ class Dataset {
 
   /// Of the first stream.
   int64_t sequence_length() const { return streams().front().sequence_length; }
-  /// Throws Error, an internal one, if there is no such stream.
+  /// Throws Error (internal) if the stream does not exist.
   int64_t sequence_length(std::string_view stream) const;
 };
 
@@ -58,7 +58,7 @@ class TokenDataset {
   /// Writes the sequence_length() + 1 tokens of sample n >= 0 to `tokens`. Throws DataError for n
   /// >= size().
   virtual void sample(int64_t n, int64_t* tokens) const = 0;
-  /// The same, and which of the sequence_length() labels count: 1 in `loss_mask`, else 0.
+  /// Like sample(), and sets loss_mask[i] to 1 if label i contributes to the loss, else to 0.
   virtual void sample_with_mask(int64_t n, int64_t* tokens, uint8_t* loss_mask) const;
 };
 
@@ -78,11 +78,11 @@ struct Split {
 };
 
 /// Cuts the corpus by the shares in `split` ("95,5,0": training, validation, test; missing ones are
-/// 0), in the order of the documents. A cut moves to the nearest document boundary if that changes
-/// neither neighbour by more than a tenth; else it goes through a document. Throws ConfigError if
-/// `split` is not of this form.
+/// 0), in the order of the documents. A boundary moves to the nearest document boundary if that
+/// changes neither neighbouring part by more than a tenth; otherwise it splits a document. Throws
+/// ConfigError if `split` is not of this form.
 Split split_corpus(const TokenStream& corpus, const std::string& split);
-/// The same for `count` samples.
+/// Like split_corpus(), for `count` samples.
 Split split_samples(int64_t count, const std::string& split);
 
 /// Windows of sequence_length + 1 tokens, each beginning where the one before ended (one token is
@@ -203,7 +203,7 @@ struct DatasetContext {
   std::shared_ptr<const Corpus> corpus = {};
   bool writes_nothing = false; ///< to dataset.data_cache_path, which is only read
 
-  /// What a decoder's tokens begin with, of the first field that says it.
+  /// The first token of a decoder's input, from the first field that defines it.
   std::optional<int64_t> start_token() const {
     for (const BatchField& field : fields)
       if (field.start_token) return field.start_token;

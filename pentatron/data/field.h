@@ -11,7 +11,7 @@
 namespace pentatron::data {
 
 /// Sequences of one length: "tokens" of a model with one kind of sequence; "encoder" and "decoder"
-/// of T5. Its attention mask and its position ids are no fields but part of its StreamShape.
+/// of T5. Its attention mask and position ids are part of its StreamShape, not fields.
 struct BatchStream {
   std::string name;
   int64_t sequence_length = 0;
@@ -25,8 +25,8 @@ struct BatchField {
   std::string stream = "tokens"; ///< a value per token of this stream; "": one per sample
   FieldType type = FieldType::kInt64;
   double fill = 0; ///< what padding has, and samples that fill up the last batch
-  /// Of labels: the value that is no target, often -100; NaN where labels are numbers. `fill` has
-  /// this value too.
+  /// For labels: the value that marks a missing target, often -100; NaN where labels are numbers.
+  /// `fill` has this value too.
   std::optional<double> none = {};
 
   // For readers of files, from the model:
@@ -49,7 +49,7 @@ struct ShiftedField {
   std::string stream = "tokens";
 };
 
-/// Labels where -100 is no target.
+/// Labels where -100 means no target.
 inline BatchField label_field(std::string stream = "tokens", std::string name = "labels") {
   return {.name = std::move(name), .stream = std::move(stream), .fill = -100, .none = -100};
 }

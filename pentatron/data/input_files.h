@@ -15,7 +15,7 @@ namespace pentatron::data {
 enum class FileFormat : uint8_t {
   kText,      ///< the whole file is one document
   kJsonLines, ///< JSON objects, one on each line or as the elements of an array, each a document
-  kTsv,       ///< lines of cells behind a line with their names, each a document
+  kTsv,       ///< a line with column names, then lines of cells, each a document
   kParquet    ///< rows with columns of text, each a document
 };
 
@@ -30,12 +30,13 @@ struct InputFiles {
   int64_t ignored = 0; ///< files in folders whose ending is of no known kind
 };
 
-/// Every file of `paths` in the order given; a folder stands for the files below it, sorted by
-/// relative path, hidden ones and links to folders left out. `.jsonl`, `.ndjson` and `.json` are
-/// JSON lines, `.tsv` tab-separated values, `.txt`, `.text` and `.md` text, each also with `.gz`,
-/// `.zst` or `.zstd` behind, and `.parquet` is Parquet; a file named directly may have any ending
-/// and is then text. Throws DataError if a path does not exist or is no file or folder, or if there
-/// is no file at all; its message names the paths as `option`, a key or a flag ("--input").
+/// Every file of `paths` in the order given; a folder stands for the files in it and its
+/// subfolders, sorted by relative path, without hidden files and links to folders. `.jsonl`,
+/// `.ndjson` and `.json` are JSON lines, `.tsv` tab-separated values, `.txt`, `.text` and `.md`
+/// text, each also with `.gz`, `.zst` or `.zstd` behind, and `.parquet` is Parquet; a file named
+/// directly may have any ending and is then text. Throws DataError if a path does not exist or is
+/// neither a file nor a folder, or if no file is found; its message names the paths as `option`, a
+/// key or a flag ("--input").
 InputFiles find_input_files(const std::vector<std::string>& paths,
                             std::string_view option = "dataset.path");
 
@@ -49,9 +50,9 @@ std::unique_ptr<ByteSource> open_input(const InputFile& file, const std::vector<
 /// without spaces around them and without brackets around the whole ("[a, b]" is "a,b").
 std::vector<std::string> split_paths(const std::string& path);
 
-/// The folder of the text that comes with pentatron: `corpus` beside the source tree that the
-/// program was built in or `share/pentatron/corpus` of an installation, looked for upwards from the
-/// program and from the working directory. Throws DataError if it is not there.
+/// Returns the folder of the text that comes with pentatron: `corpus` next to the source tree or
+/// `share/pentatron/corpus` of an installation. Searches the parents of the program and of the
+/// working directory. Throws DataError if it is not found.
 std::filesystem::path default_corpus();
 
 } // namespace pentatron::data

@@ -37,7 +37,8 @@ SkippedInput skipped_file(const std::filesystem::path& file, std::string_view re
 /// A file that cannot be read, for the reason in an error's message, which may begin with its name.
 SkippedInput damaged_file(const std::filesystem::path& file, std::string_view message);
 
-/// Bad input that nobody asked to leave out; its message ends with `remedy` as what to try.
+/// Thrown for bad input that is not to be skipped. Its message ends with `remedy` as the
+/// suggestion.
 class BadInputError : public DataError {
  public:
   BadInputError(SkippedInput input, const std::string& remedy);
@@ -51,9 +52,10 @@ class InputReport {
  public:
   explicit InputReport(OnBadInput policy = OnBadInput::kError) : policy_(policy) {}
 
-  /// Under `error` throws BadInputError; under `skip` counts it and keeps where it was.
+  /// With policy `error`, throws BadInputError; with `skip`, counts the input and records its
+  /// place.
   void bad(BadInput kind, SkippedInput input);
-  /// Adds the counts of another part of the input that comes later in order.
+  /// Adds the counts of a later part of the input.
   void merge(const InputReport& other);
 
   /// Sets counts by kind and messages, as an earlier process had them.
@@ -63,16 +65,16 @@ class InputReport {
   int64_t total_skipped() const;
   /// The first few.
   const std::vector<std::string>& messages() const { return messages_; }
-  /// All that was left out, in order; of more than 200,000 the first.
+  /// All skipped input, in order; at most the first 200,000.
   const std::vector<SkippedInput>& skips() const { return skips_; }
-  /// Empties skips(), for a caller that has written them down.
+  /// Returns skips() and clears them.
   std::vector<SkippedInput> take_skips();
 
   /// "4 files, 4 documents, 2.6 MiB of text, 2699498 tokens"; then, if there are any, the skips by
   /// kind with examples, a line each.
   std::string to_string() const;
 
-  /// An error about what is left, and what was skipped, if anything was.
+  /// Returns `message` and, if input was skipped, what was skipped.
   std::string with_skips(std::string_view message) const;
 
   int64_t files = 0;
@@ -89,8 +91,8 @@ class InputReport {
   std::vector<SkippedInput> skips_;
 };
 
-/// What to try for input that is bad in this way, as keys of `train`. Leaving it out is proposed
-/// only if `others`: there are documents besides.
+/// Returns a suggestion, as keys of `train`, for this kind of bad input. Suggests skipping it only
+/// if `others`, that is, if the input has other documents.
 std::string remedy_for(const SkippedInput& input, bool others);
 
 /// "dataset.path=a.jsonl contains no documents (it is empty)", with what to try: `otherwise`, if

@@ -36,7 +36,8 @@ struct NoText {
   std::string reason;
   std::string key = {};
 };
-/// Puts the string of the member `key` into `text`, as extract_string, or says why there is none.
+/// Stores the string of the member `key` in `text`, like extract_string, or returns why it is
+/// missing.
 std::optional<NoText> read_text(std::string_view record, std::string_view key, std::string& text);
 
 /// A document: a string, or the list of its token ids.
@@ -45,7 +46,7 @@ struct TextOrIds {
   std::vector<int32_t> ids;
   bool is_ids = false;
 };
-/// The same for a string or a list of whole numbers in [0, vocab_size).
+/// Like read_text(), for a string or a list of integers in [0, vocab_size).
 std::optional<NoText> read_text_or_ids(std::string_view record, std::string_view key,
                                        int64_t vocab_size, TextOrIds& document);
 

@@ -21,8 +21,7 @@ struct LoaderOptions {
   int64_t size = 1;
   int64_t consumed_samples = 0;
   int64_t prefetch = 2; ///< steps prepared ahead
-  /// A last global batch that the dataset does not fill is filled up with samples of
-  /// fill values, which are no targets.
+  /// Fills an incomplete last global batch with samples of fill values, which are not targets.
   bool pad_last_batch = false;
   /// Microbatches come without the padding behind samples (remove_padding.h), with a multiple of
   /// `token_multiple` tokens in each stream, and `sample_multiple` in each sample.

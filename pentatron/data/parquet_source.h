@@ -1,4 +1,4 @@
-/// A Parquet file as JSON Lines, from the program pentatron-parquet beside this one.
+/// A Parquet file as JSON Lines, from the program pentatron-parquet in the same folder.
 #pragma once
 
 #include <filesystem>

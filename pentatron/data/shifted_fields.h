@@ -8,10 +8,10 @@
 
 namespace pentatron::data {
 
-/// Adds them to a batch that still has its padding. A place has the value `places` further on where
-/// that lies in the same document and both are no padding; elsewhere 0, or of labels their `none`.
-/// A document ends where its sample does, where attention begins anew, and before a position that
-/// is not larger than the one before it.
+/// Adds them to a batch that still has its padding. Each position gets the value that is `places`
+/// later if both are in the same document and neither is padding; otherwise 0 or, for labels, their
+/// `none`. A document ends at the end of its sample, at a boundary of attention, and before a
+/// position that is not larger than the previous one.
 void add_shifted_fields(Batch& batch, std::span<const ShiftedField> fields);
 
 } // namespace pentatron::data

@@ -18,8 +18,8 @@ struct TokenizerFile {
   std::string content; ///< of a GGUF file: one with the tokenizer's metadata alone
 };
 
-/// Encodes with scratch memory and a cache of words of its own, so that threads with one each never
-/// wait for each other. Not for two threads at once; the tokenizer must outlive it.
+/// An encoder with its own scratch memory and word cache, so that threads with one each never wait
+/// for each other. Not for two threads at once; the tokenizer must outlive it.
 class Encoder {
  public:
   virtual ~Encoder() = default;
@@ -49,7 +49,8 @@ class Tokenizer {
   /// before or after the text. Special tokens that a text spells out are recognised where the
   /// tokenizer's own library does so.
   virtual void encode(std::string_view text, std::vector<int32_t>& tokens) const = 0;
-  /// The same with what the tokenizer puts around a text: [CLS] and [SEP], <s> and the like.
+  /// Like encode(), and adds the special tokens that the tokenizer puts around a text: [CLS] and
+  /// [SEP], <s> and the like.
   virtual void encode_with_special(std::string_view text, std::vector<int32_t>& tokens) const {
     encode(text, tokens);
   }
@@ -63,7 +64,7 @@ class Tokenizer {
   /// The text of the tokens; special ones and eod() are nothing. Not always valid UTF-8: a sequence
   /// may end within a character. Throws DataError for an id outside [0, vocab_size()).
   virtual std::string decode(std::span<const int64_t> tokens) const = 0;
-  /// The same with special tokens written out.
+  /// Like decode(), and includes the text of special tokens.
   virtual std::string decode_with_special(std::span<const int64_t> tokens) const {
     return decode(tokens);
   }

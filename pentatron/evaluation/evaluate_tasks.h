@@ -12,9 +12,9 @@
 
 namespace pentatron::evaluation {
 
-/// What a tokenizer's files say about texts' ends.
+/// Tokens at the ends of texts, from the tokenizer's files.
 struct TextEnds {
-  int64_t prefix = -1;       ///< stands before texts without a context; -1: there is none
+  int64_t prefix = -1;       ///< token put before texts without a context; -1: none
   std::string prefix_text;   ///< a text that begins so gets no more special tokens
   std::vector<int64_t> stop; ///< ends generated texts
 };
@@ -44,7 +44,7 @@ struct EvaluationOptions {
   std::string progress; ///< label of a progress line; empty: none
 };
 
-/// The scores of the tasks, and behind them those of the groups. All ranks of the model and of `dp`
+/// The scores of the tasks, followed by those of the groups. All ranks of the model and of `dp`
 /// call this with the same arguments, and all return the scores. Throws DataError for texts that
 /// cannot be scored.
 std::vector<TaskScores> evaluate_tasks(parallelize::ModelView model,

@@ -27,7 +27,7 @@ void check(const Options& options);
 enum class Finish : uint8_t { kLength, kStopToken, kCaller };
 
 struct Text {
-  std::vector<int64_t> tokens; ///< new ones
+  std::vector<int64_t> tokens; ///< generated tokens
   std::vector<double> logprobs;
   Finish finish = Finish::kLength;
 };
@@ -43,8 +43,8 @@ std::vector<Text> generate(parallelize::ModelView model,
                            const std::vector<std::vector<int64_t>>& prompts, const Options& options,
                            const OnToken& on_token = {});
 
-/// The same for one text, which is text 0 of the session. `prompt` is the complete text so far;
-/// only the part that the session has not read yet is read.
+/// Like generate(), for one text, which is text 0 of the session. `prompt` is the complete text so
+/// far; only the part that the session has not read yet is read.
 Text continue_text(Session& session, const std::vector<int64_t>& prompt, const Options& options,
                    const OnToken& on_token = {});
 

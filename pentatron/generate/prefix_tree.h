@@ -1,8 +1,8 @@
 /// Cached pages of earlier texts, by their tokens, so a text that shares a prefix with an earlier
 /// one reuses its pages.
 ///
-/// A node is one page: as many tokens as a page has, behind the tokens of its parent. Pages that no
-/// open text uses are dropped one at a time, the least recently used first, children before
+/// A node is one page: as many tokens as a page has, following the tokens of its parent. Pages that
+/// no open text uses are dropped one at a time, the least recently used first, children before
 /// parents. Everything is a function of the calls, so ranks that make the same calls keep the same
 /// pages.
 #pragma once
@@ -32,8 +32,8 @@ class PrefixTree {
   /// The longest known beginning of `tokens`, at most `pages` pages, which are used from now on.
   /// `root`: texts with different roots (weights) share nothing.
   Path find(int64_t root, std::span<const int64_t> tokens, int64_t pages);
-  /// The page behind a path. If it is known already, `block` becomes the known one. It is used from
-  /// now on.
+  /// The page that follows a path. If it is known already, `block` becomes the known one. It is
+  /// used from now on.
   void extend(int64_t root, Path& path, std::span<const int64_t> tokens, nn::KvCache::Block& block);
   /// The text is closed.
   void release(Path& path);

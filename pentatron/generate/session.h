@@ -41,12 +41,13 @@ class Session {
 
   /// Tokens of a page, see adopt().
   static constexpr int64_t kPage = nn::KvCache::kPage;
-  /// What the model keeps of page `page` of a text, all of whose tokens it has read.
+  /// Returns the cached keys and values of page `page` of a text. All tokens of the page must have
+  /// been read.
   nn::KvCache::Block block(int64_t text, int64_t page) const { return cache_.block(text, page); }
-  /// A text whose length is a multiple of kPage goes on with the tokens of a block [kPage], which
-  /// the model read behind the same tokens.
+  /// Appends the kPage tokens of a block to a text without reading them again. The text's length
+  /// must be a multiple of kPage, and the block must come from a text with the same earlier tokens.
   void adopt(int64_t text, std::span<const int64_t> tokens, const nn::KvCache::Block& block);
-  /// Shares an equal block, so that a page of the text need not be kept twice.
+  /// Replaces a page of the text with an equal block, so that both share memory.
   void replace(int64_t text, int64_t page, const nn::KvCache::Block& block) {
     cache_.replace(text, page, block);
   }
@@ -58,7 +59,7 @@ class Session {
   const parallelize::ModelView& model() const { return model_; }
   /// Whether this rank's read() gives logits.
   bool has_logits() const;
-  /// Brings a tensor from a rank with logits to the other stages' ranks.
+  /// Sends a tensor from a rank with logits to the ranks of the other stages.
   void share(const at::Tensor& x) const;
 
  private:

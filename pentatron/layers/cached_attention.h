@@ -9,7 +9,7 @@
 namespace pentatron::layers {
 
 /// Adds keys and values of the new tokens to ctx.cache, under the address `layer`, and attends to
-/// all that it holds. Shapes as in core_attention(), causal; the bias has columns for the distances
+/// all tokens in it. Shapes as in core_attention(), causal; the bias has columns for the distances
 /// of all kept tokens. Tokens without a sequence give anything.
 at::Tensor cached_attention(const AttentionOperands& x, const CoreAttentionOptions& options,
                             const void* layer, const nn::ForwardContext& ctx);
@@ -19,8 +19,8 @@ at::Tensor cached_attention(const AttentionOperands& x, const CoreAttentionOptio
 at::Tensor attention_to_memory(const at::Tensor& q, const CoreAttentionOptions& options,
                                const void* layer, const nn::ForwardContext& ctx);
 
-/// The same where every token keeps one key for all heads, `kept` by ctx.cache, whose first
-/// `value_size` features are its value: q [T, n, d] -> [T, n value_size].
+/// Like cached_attention(), if every token has one key for all heads in ctx.cache (`kept`), whose
+/// first `value_size` features are its value: q [T, n, d] -> [T, n value_size].
 at::Tensor attention_to_latents(const at::Tensor& q, const nn::KvCache::Layer& kept,
                                 int64_t value_size, const CoreAttentionOptions& options,
                                 const nn::ForwardContext& ctx);

@@ -19,7 +19,7 @@ struct AttentionInputs {
   at::Tensor row_ids; // dropout addresses of queries; undefined: no dropout
   uint64_t seed = 0;
   /// [n] in the accumulate type, raised to the largest logits (StepState::max_logits); undefined:
-  /// nobody wants them.
+  /// not needed.
   at::Tensor max_logits = {};
   std::vector<AttentionPair> real_pairs = {}; ///< those of logits; empty: `pairs`
 
@@ -61,7 +61,7 @@ AttentionResult attention_forward(const AttentionInputs& in);
 AttentionGradients attention_backward(const AttentionInputs& in, const AttentionResult& saved,
                                       const OutputGradients& d);
 
-/// Raises in.max_logits in a pass of its own, over blocks of queries.
+/// Raises in.max_logits in a separate pass over blocks of queries.
 void raise_max_logits(const AttentionInputs& in);
 
 bool kernel_accepts(const AttentionInputs& in);

@@ -48,7 +48,7 @@ class LatentAttention {
     nn::Param *weight, *bias = nullptr;
   };
   struct Latents {
-    at::Tensor latent; ///< [T / t, r] of outer tokens, behind the norm
+    at::Tensor latent; ///< [T / t, r] of outer tokens, after the norm
     at::Tensor key;    ///< [T, d], rotated
   };
   /// [T, n (p + d)], not rotated.

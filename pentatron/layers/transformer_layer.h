@@ -23,7 +23,7 @@ struct TransformerLayerOptions {
   AttentionOptions attention;
   std::optional<CrossAttentionOptions> cross; ///< between attention and MLP
   MlpOptions mlp;
-  std::optional<MoeOptions> moe; ///< in the place of the MLP
+  std::optional<MoeOptions> moe; ///< instead of the MLP
   nn::NormOptions norm;
   bool norm_input = true, norm_output = false; ///< of every branch; at least one norm
   bool norm_residual = false;                  ///< after every sum (post-norm)

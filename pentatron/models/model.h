@@ -52,8 +52,8 @@ class Model {
   nn::ParamList& params() { return params_; }
   void initialize(uint64_t seed);
 
-  /// Builds what lives beside the parameters on their device, for sequences of up to so many
-  /// tokens in each stream. Throws ConfigError if the model has fewer positions.
+  /// Builds tables and other data on the parameters' device, for sequences of up to `longest[i]`
+  /// tokens in stream i. Throws ConfigError if the model has fewer positions.
   virtual void finish(at::Device device, const std::vector<int64_t>& longest) = 0;
 
   /// Backward passes end where nothing before trains; `trains`: which segments of the whole model

@@ -143,14 +143,15 @@ struct ModelConfig {
   bool is_moe_layer(int64_t index) const;
   /// The longest sequence that it has positions for; none: any.
   std::optional<int64_t> longest_sequence() const;
-  /// A name for each of num_labels classes: LABEL_<number>, as in transformers, where there is
-  /// none.
+  /// A name for each of num_labels classes. Classes without a name are called LABEL_<number>, as in
+  /// transformers.
   std::vector<std::string> class_names() const;
-  /// Whether it says something of a whole sample, from its first token.
+  /// Whether the head predicts a value for the whole sample, from its first token.
   bool pools() const;
-  /// The same model without multi-token prediction, which training alone uses.
+  /// This model without multi-token prediction, which only training uses.
   ModelConfig without_mtp() const;
-  /// The same model with one layer of each kind: layers are alike, and there may be a million.
+  /// This model with one layer of each kind, for checks whose cost must not depend on the number of
+  /// layers.
   ModelConfig with_one_layer() const;
 
   static constexpr auto fields() {

@@ -15,7 +15,7 @@ namespace pentatron::models {
 /// The embedding of tokens, and of a tied output layer.
 inline constexpr const char* kWordTable = "embedding.word.weight";
 
-/// The first site of dropout behind those of the layers.
+/// The first dropout site after those of the layers.
 uint32_t site_behind_layers(const ModelConfig& config);
 nn::NormOptions norm_options(const ModelConfig& config);
 nn::Init embedding_init(const ModelConfig& config);
@@ -67,7 +67,7 @@ class LayerSegment final : public nn::Segment {
 inline constexpr const char* kLmLoss = "lm loss";
 
 struct LmHeadOptions {
-  nn::DropoutSite dropout = {}; ///< behind the norm
+  nn::DropoutSite dropout = {}; ///< after the norm
   double scale = 1;             ///< of the hidden states that the output layer reads
   bool norm = true;             ///< else the hidden states have been normalised
   /// Losses of further flows, which passes have that give them a scale.

@@ -40,10 +40,10 @@ struct AdapterPlan {
 struct VariantRows {
   int64_t begin = 0, size = 0, variant = 0;
 };
-/// The same with those in between, whose variant is 0: all `rows` of a pass. `variants` may be
-/// null.
+/// Returns ranges for all `rows` of a pass: `variants`, and ranges with variant 0 for the rows
+/// between them. `variants` may be null.
 std::vector<VariantRows> all_rows(const std::vector<VariantRows>* variants, int64_t rows);
-/// What names of the parameters of variant i end with, so that they differ: "@1".
+/// Suffix of the parameter names of variant i, which makes them unique: "@1".
 std::string variant_suffix(size_t variant);
 
 /// "layers.0.attention.qkv.lora_A", "layers.0.attention.qkv.lora_B.q" of the weight's name.

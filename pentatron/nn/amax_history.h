@@ -37,7 +37,8 @@ class AmaxHistory {
 
   /// amax of the scale in use, times 2^margin; 0: the scale is 1.
   float amax(Operand operand) const;
-  /// Whether the operand's amax of this step is still to be looked at. Evaluation is no step.
+  /// Whether the operand's amax is still needed in this step; that of a weight is needed once.
+  /// False during evaluation.
   bool wants(Operand operand) const;
   void see(Operand operand, float amax);
 

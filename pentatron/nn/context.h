@@ -36,7 +36,7 @@ struct SampleChunk {
 /// DataError if a sample's real tokens are not one range.
 std::vector<TokenRange> real_ranges(const at::Tensor& mask, int64_t batch, int64_t sequence);
 
-/// Activations are [tokens, hidden], sample-major; this says which tokens belong together.
+/// Activations are [tokens, hidden], sample-major; this describes which tokens belong together.
 struct SequenceLayout {
   int64_t batch = 0;    ///< samples
   int64_t sequence = 0; ///< tokens of a sample; of which fewer are here if padding was removed
@@ -77,7 +77,7 @@ struct SequenceLayout {
   at::Tensor outer(const at::Tensor& per_token) const;
   /// What self-attention works on: the tokens of a document see its real ones.
   std::vector<kernels::AttentionPair> self_attention() const;
-  /// These pairs with the queries alone that are no padding.
+  /// These pairs, reduced to the queries that are not padding.
   std::vector<kernels::AttentionPair>
   with_real_queries(std::vector<kernels::AttentionPair> pairs) const;
   /// What cross-attention works on: the tokens of a document see the real ones of the document with
@@ -147,8 +147,8 @@ struct StepState {
   /// how many of these choices were dropped.
   std::map<std::string, at::Tensor, std::less<>> expert_counts;
   /// With Wanted::max_logits, by attention module: [heads of this rank] in the accumulate type, the
-  /// largest scale * q k of a query that is no padding and a key that it sees, before cap, bias and
-  /// sinks; -inf: none.
+  /// largest scale * q k over queries that are not padding and their visible keys, before cap, bias
+  /// and sinks; -inf without such a pair.
   std::map<std::string, at::Tensor, std::less<>> max_logits;
 };
 
@@ -161,16 +161,16 @@ struct Microbatch {
       fields;                          ///< one value per token [T], or per sample [B]
   std::vector<SequenceLayout> layouts; ///< by the number of the stream
 
-  /// Throws Error (internal) if there is none.
+  /// Throws Error (internal) if the field does not exist.
   const at::Tensor& field(std::string_view name) const;
 };
 
-/// What the caller wants of a pass beside its flows; segments put it into PassResults.
+/// Additional results of a pass that the caller needs; segments store them in PassResults.
 struct Wanted {
   bool loss = true;
   bool logits = false;
   at::Tensor logit_rows = {}; ///< [R] int64, tokens whose logits are wanted; undefined: all
-  bool hidden = false;        ///< the hidden states behind the last norm
+  bool hidden = false;        ///< the hidden states after the last norm
   bool scores = false;        ///< StepState::hits and predictions
   bool max_logits = false;    ///< StepState::max_logits
   /// Tokens whose labels are scored: [R] int64 each, numbers of tokens and labels; a token may be
@@ -216,7 +216,8 @@ struct ForwardContext {
   void add_loss(std::string_view term, double sum) const;
   /// Adds to StepState::expert_counts.
   void add_expert_counts(std::string_view layer, const at::Tensor& counts) const;
-  /// A module's entry of StepState::max_logits, to be raised in place; undefined: nobody wants it.
+  /// A module's entry of StepState::max_logits, to be raised in place; undefined if it is not
+  /// needed.
   at::Tensor max_logits(std::string_view module, int64_t heads,
                         const at::TensorOptions& options) const;
   void add_hits(std::string_view term, int64_t count) const;

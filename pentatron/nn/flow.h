@@ -37,7 +37,7 @@ using Flows = std::vector<at::Tensor>;
 /// Where a segment is connected.
 struct Ports {
   std::vector<int> takes, gives; ///< numbers of flows
-  std::vector<int> ends;         ///< flows that nothing behind the segment takes
+  std::vector<int> ends;         ///< flows that no later segment takes
   int stream = 0;                ///< whose layout the segment's operators see
 };
 

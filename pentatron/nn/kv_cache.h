@@ -52,17 +52,17 @@ class KvCache {
   bool fp8() const { return fp8_; }
   void end();
 
-  /// What kPage tokens left in all layers, in an order that is the same for all blocks. Whoever
-  /// holds it keeps the pages; a sequence that would write into a page which others hold copies it.
+  /// Keys and values of kPage tokens in all layers; the order of layers is the same in all blocks.
+  /// A block keeps its pages alive. A sequence copies a shared page before it writes to it.
   struct Block {
     std::vector<at::Tensor> k, v; ///< v[i] is undefined where keys hold the values
   };
-  /// Page `page` of a sequence, all of whose tokens the model has seen.
+  /// Returns page `page` of a sequence. The model must have processed all of its tokens.
   Block block(int64_t sequence, int64_t page) const;
-  /// The sequence goes on with a page that another one has filled. Its length is a multiple of
-  /// kPage and grows by as many tokens.
+  /// Appends a full page of another sequence to this one. The sequence's length must be a multiple
+  /// of kPage; it grows by kPage tokens.
   void adopt(int64_t sequence, const Block& block);
-  /// Puts an equal block in the place of a sequence's own page, whose memory becomes free.
+  /// Replaces a sequence's own page with an equal block and frees the page's memory.
   void replace(int64_t sequence, int64_t page, const Block& block);
 
   /// Keys and values [M, g, d] of a sequence's memory in a layer; undefined: there are none.

@@ -2,9 +2,9 @@
 /// Results are bit-identical.
 ///
 /// Of a layer whose forward pass has ended, what its operators keep is copied out while the next
-/// layer computes, and comes back while the backward pass of the layer behind it computes. So about
-/// two layers are in memory at a time, plus the inputs of layers, which stay. A storage is copied
-/// once, however many operators keep views of it.
+/// layer computes, and comes back while the backward pass of the next layer computes. So about two
+/// layers are in memory at a time, plus the inputs of layers, which stay. A storage is copied once,
+/// however many operators keep views of it.
 #pragma once
 
 #include <filesystem>
@@ -25,12 +25,12 @@ class Offload : public SavedHooks {
   virtual void begin_layer(const std::vector<at::Tensor>& staying) = 0;
 };
 
-/// To a file without a name in `folder`, by threads of its own; for tensors of a CPU. The file goes
-/// with the object, or with the process. Throws Error where the folder cannot be written, then or
-/// from a later call.
+/// Offloads CPU tensors to an unnamed file in `folder`, with separate threads. The file goes with
+/// the object, or with the process. Throws Error where the folder cannot be written, then or from a
+/// later call.
 std::shared_ptr<Offload> offload_to_file(const std::filesystem::path& folder);
 
-/// To pinned host memory, by a stream of its own; for tensors of a GPU.
+/// Offloads GPU tensors to pinned host memory, with a separate stream.
 std::shared_ptr<Offload> offload_to_host();
 
 } // namespace pentatron::nn

@@ -73,25 +73,25 @@ class Param {
 
   /// The rank's tensor. Defined once a ParamStore has given it storage.
   const at::Tensor& value() const { return value_; }
-  /// What a weight multiplies with: value(), or the values that its 8 bits stand for, as a copy.
+  /// The values used in products: value() or, for an 8-bit weight, a dequantized copy.
   at::Tensor dense_value() const;
-  /// The same of one of several matrices [e, out, in], or of the rows of one.
+  /// dense_value() of one of several matrices [e, out, in], or of some rows of a matrix.
   at::Tensor dense_matrix(int64_t matrix) const;
   at::Tensor dense_rows(int64_t first, int64_t count) const;
   /// Sum of the gradients since the store last took or cleared them, in acc_dtype, same shape. A
   /// store that lends the memory for a while only (ZeRO-2) does so in `need_main_grad`.
   const at::Tensor& main_grad() const;
-  /// The same for an operator that adds a gradient of all elements: if `empty`, it writes the
-  /// gradient instead and need not read the tensor, which holds nothing.
+  /// main_grad() for an operator that adds a gradient of all elements. If `empty`, the tensor has
+  /// no valid contents, and the operator writes the gradient instead of adding to it.
   struct Sum {
     at::Tensor tensor;
     bool empty = false;
   };
   Sum sum_to_write();
-  /// Sets the sum to zero. Its memory is cleared when main_grad() is asked for, if nobody has
-  /// written it before.
+  /// Sets the sum to zero. Its memory is cleared on the next call of main_grad(), unless it has
+  /// been written before.
   void clear_main_grad() { empty_ = main_grad_.defined(); }
-  /// Undefined tensors: there is no storage at the moment.
+  /// An undefined tensor means that the parameter has no storage at the moment.
   void set_value(at::Tensor value);
   void set_main_grad(at::Tensor main_grad);
   std::function<void(Param&)> need_main_grad;
@@ -99,14 +99,14 @@ class Param {
   /// Fills value by global index; padding rows become zero.
   void initialize(uint64_t seed);
 
-  /// Of one with in_int8: gives it a value while `fill` runs, and keeps that in 8 bits. Throws
-  /// ConfigError if the rank holds a part of a block of columns.
+  /// For a parameter with in_int8: provides a value while `fill` runs, then stores it in 8 bits.
+  /// Throws ConfigError if the rank holds a part of a block of columns.
   void write_int8(at::Device device, const std::function<void(Param&)>& fill);
-  /// The same for a look at the value.
+  /// For a parameter with in_int8: provides the value while `visit` runs.
   void read_int8(const std::function<void(Param&)>& visit);
 
   /// In place of a value: the codes that the products of a weight in low precision multiply, from
-  /// the store. Null: there are none at the moment.
+  /// the store. Null if no codes are available at the moment.
   const Fp8Weight* fp8() const { return fp8_.get(); }
   void set_fp8(std::shared_ptr<const Fp8Weight> codes) { fp8_ = std::move(codes); }
 
@@ -123,7 +123,7 @@ class Param {
   std::string rule;
   bool whole = false;
   double lr_scale = 1; ///< multiplies the learning rate
-  /// Part of an adapter: it trains beside a frozen base (nn/adapter.h).
+  /// Part of an adapter: it is trained with a frozen base (nn/adapter.h).
   bool adapter = false;
   /// The weight of a linear layer that takes adapters.
   bool adaptable = false;
@@ -157,10 +157,9 @@ class Param {
 
 /// The parameters of a model on one rank, in order of registration. Addresses are stable.
 ///
-/// Buffers are beside them: values of a model that no gradient reaches, such as the bias by which a
-/// router balances its experts. All data-parallel ranks hold them whole, in acc_dtype of the model;
-/// stores and optimizers do not know them, checkpoints and exports do. `trainable`: steps change
-/// it.
+/// Also holds buffers: values of a model without a gradient, such as the bias by which a router
+/// balances its experts. All data-parallel ranks hold them whole, in acc_dtype of the model; stores
+/// and optimizers do not know them, checkpoints and exports do. `trainable`: steps change it.
 class ParamList {
  public:
   Param& add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,

@@ -1,4 +1,4 @@
-/// A stream of a GPU for copies beside the stream that computes. Has never run on a GPU.
+/// A GPU stream for copies that overlap with computation. Has never run on a GPU.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -17,7 +17,7 @@ class SideStream {
   c10::Stream computing() const {
     return c10::impl::VirtualGuardImpl(stream_.device_type()).getStream(stream_.device());
   }
-  /// Runs `fn` behind what has been computed so far.
+  /// Runs `fn` after the work that has been queued so far.
   template <class Fn> void after_computing(Fn&& fn, c10::Event& ended) const {
     c10::Event computed(stream_.device_type());
     computed.record(computing());

@@ -38,7 +38,7 @@ class LossScaler {
   /// Multiplies the loss of the next backward pass.
   double scale() const { return state_.scale; }
   bool dynamic() const { return rule_.dynamic; }
-  /// Whether another overflow leaves the scale as it is, for good.
+  /// Whether another overflow can no longer change the scale.
   bool exhausted() const;
   /// The step that used the scale had gradients that are not finite, on some rank.
   void update(bool found_inf);

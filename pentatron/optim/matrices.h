@@ -14,7 +14,7 @@
 namespace pentatron::optim {
 
 struct MatrixOptions {
-  bool split_qkv = true; ///< q, k and v of a fused weight are matrices of their own
+  bool split_qkv = true; ///< q, k and v of a fused weight are separate matrices
   bool blocks = false;   ///< what a tensor rank holds counts as the matrix: nothing is exchanged
 };
 

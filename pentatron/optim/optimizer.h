@@ -74,20 +74,20 @@ class Optimizer {
 
   /// `grad_scale` multiplies every gradient: the clip coefficient. Collective over the tensor
   /// ranks, and over the world where states have scales.
-  /// `scaled`: master weights to be multiplied behind the update, before the running mean.
+  /// `scaled`: master weights to be multiplied after the update, before the running mean.
   void step(double lr, double weight_decay, double grad_scale, const ScaledRanges& scaled = {});
 
   int64_t steps() const { return steps_; }
-  /// By name: the steps that had been made when a parameter was first trained, where that is not 0.
-  /// The same on all ranks, of parameters of any rank.
+  /// By name: the number of steps before a parameter was first trained, if it is not 0. Equal on
+  /// all ranks; contains the parameters of all ranks.
   using FirstSteps = std::map<std::string, int64_t>;
   const FirstSteps& first_steps() const { return first_steps_; }
   void set_steps(int64_t steps, FirstSteps first_steps = {});
 
-  /// Whether there is a running mean of the weights.
+  /// Whether the optimizer keeps a running mean of the weights.
   bool averages() const { return config_.ema_decay > 0; }
-  /// Puts the running mean of the weights in the place of the values, and the values back when it
-  /// is called again; until then nothing else may be called. Overwrites gradients.
+  /// Replaces the values by the running mean of the weights; a second call restores them. No other
+  /// function may be called in between. Overwrites gradients.
   void swap_average();
 
   /// Bounds of the states that are stored with a scale; the same on all ranks.

@@ -16,10 +16,10 @@ struct ParamGroup {
   std::optional<double> wd_mult; ///< none: 1 for weights with 2 or more dimensions, else 0
 };
 
-/// None if the text does not say that.
+/// Returns nothing if the text is not a valid parameter group.
 std::optional<ParamGroup> parse_param_group(const std::string& text);
 
-/// Adds a violation for every text that is none.
+/// Adds a violation for each text that is not a valid parameter group.
 void check_param_groups(const std::vector<std::string>& groups, std::string_view key,
                         config::Violations& violations);
 

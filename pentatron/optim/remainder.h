@@ -1,5 +1,5 @@
-/// fp32 master weights as 16 bits beside bf16 values: the values have the upper half, rounded, and
-/// the remainder has the lower half.
+/// Stores fp32 master weights as 16-bit remainders in addition to the bf16 values: the values hold
+/// the upper half, rounded, and the remainders hold the lower half.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -69,16 +69,16 @@ class Rule {
 /// Whether a parameter is a matrix (or a stack of them) that maps features to features.
 bool is_matrix(const nn::ShardSpec& spec);
 
-/// The rule of a parameter: that of the configuration, but under muon and adaptive_muon AdamW of
-/// what is no matrix; under adafactor one that keeps a number for each element of what has no rows
-/// and columns.
+/// Returns the name of a parameter's rule: the configured one, with two exceptions. muon and
+/// adaptive_muon use AdamW for parameters that are not matrices. adafactor uses a rule with one
+/// number per element for parameters with fewer than 2 dimensions.
 std::string rule_name(const OptimizerConfig& config, const nn::ShardSpec& spec);
 
 /// The rule that a parameter names (nn::Param::rule).
 std::unique_ptr<Rule> make_rule(const OptimizerConfig& config, std::string_view name);
 
-/// Sets what the configuration says of every parameter's family: its rule, and whether that needs
-/// it whole. Before the parameters have storage.
+/// Sets for every parameter its update rule and whether the rule needs the whole tensor. Call it
+/// before the parameters have storage.
 void plan_rules(nn::ParamList& params, const OptimizerConfig& config);
 
 /// Whether master weights are kept as remainders (remainder.h).

@@ -140,7 +140,7 @@ struct ParallelConfig {
   void validate(config::Violations& violations, std::string_view path) const;
 };
 
-/// The section `comm_overlap`: communication beside computation inside a layer.
+/// The section `comm_overlap`: overlap of communication and computation inside a layer.
 struct CommOverlapConfig {
   bool tp = false;
   bool moe_shared_expert = false;

@@ -38,7 +38,7 @@ struct PipelinePlan {
 PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelConfig& model,
                            std::vector<int64_t> lengths = {});
 
-/// What stages are told of the model's segments.
+/// The model's segments, as the assignment of stages sees them.
 std::vector<pipeline::StageSegment> stage_segments(const models::ModelConfig& model);
 
 /// The samples of a microbatch.

@@ -13,7 +13,7 @@ struct LoadPlot {
 };
 
 /// Blue cells have less than the mean load, orange ones more; an expert without a token is crossed
-/// out. A cell tells its numbers where the mouse is over it.
+/// out. A cell shows its numbers when the mouse is over it.
 std::string load_svg(const LoadPlot& plot);
 
 } // namespace pentatron::plot

@@ -30,7 +30,7 @@ struct LossPlot {
 std::string loss_svg(const LossPlot& plot);
 
 /// Exponential moving average without the bias of its start; `window` points weigh about 1 - 1/e.
-/// Points that are not finite are passed over.
+/// Points that are not finite are skipped.
 std::vector<PlotPoint> smoothed(const std::vector<PlotPoint>& points, double window);
 
 /// Round numbers that cover [low, high] in about `count` steps, in increasing order: 1, 2 or 5

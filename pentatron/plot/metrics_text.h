@@ -22,7 +22,7 @@ struct MetricsPoint {
 
 struct MetricsText {
   std::vector<MetricsPoint> points;
-  int64_t damaged = 0;       ///< lines that are no points; they are passed over
+  int64_t damaged = 0;       ///< damaged lines, which are skipped
   int64_t first_damaged = 0; ///< its number, from 1; 0: none
   std::string why;           ///< of the first damaged line
   size_t bytes = 0;          ///< of the whole lines that were read

@@ -14,7 +14,8 @@ class RankedSession {
   RankedSession(parallelize::ModelView model, const generate::BatchSession::Options& options,
                 comm::Group world);
 
-  /// Of rank 0: as BatchSession's, and told to the other ranks with the next pass.
+  /// On rank 0: like BatchSession's functions; the calls are sent to the other ranks with the next
+  /// pass.
   int64_t open(int64_t text, const std::vector<int64_t>& tokens, int64_t variant, bool take_over);
   void close(int64_t text);
   /// Logits [rows, V] in fp32 of the rows that are wanted; undefined if none are.
@@ -32,7 +33,7 @@ class RankedSession {
  private:
   void tell();
   at::Tensor read_here(const std::vector<generate::Session::Input>& inputs);
-  /// One told call; false: stop.
+  /// Repeats one call of rank 0; returns false for stop().
   bool repeat(const int64_t*& next);
 
   comm::Group world_;

@@ -26,7 +26,7 @@ struct ServeOptions {
   std::function<bool()> asked_to_stop; ///< of rank 0
 };
 
-/// Runs until it is asked to stop; then finishes the texts that run. All ranks of the model call
+/// Serves until a stop is requested, then finishes the running texts. All ranks of the model call
 /// this. `chat`: null if the model has no template.
 void serve(parallelize::ModelView model, const ServeOptions& options,
            const data::Tokenizer& tokenizer, const data::tokenizer::ChatTemplate* chat,

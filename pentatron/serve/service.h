@@ -23,7 +23,7 @@ struct ServiceOptions {
   int64_t context = 0;                               ///< tokens of a prompt and its text
   int64_t num_tokens = 0;                            ///< tokens that may be drawn
   std::vector<int64_t> completion_stops, chat_stops; ///< end tokens
-  std::vector<std::string> chat_stop_texts;          ///< texts that end an answer, beside them
+  std::vector<std::string> chat_stop_texts;          ///< texts that also end an answer
   /// Of a model with an encoder, which reads the prompt: what its decoder begins with.
   std::optional<int64_t> decoder_start;
   RequestLimits limits;
@@ -38,7 +38,7 @@ class Service {
 
   /// From any thread.
   void handle(http::Request request, const std::shared_ptr<http::Exchange>& exchange);
-  /// From now on /readyz says that it is stopping.
+  /// Makes /readyz report that the server is stopping.
   void stop() { stopping_ = true; }
 
  private:

@@ -14,22 +14,22 @@
 
 namespace pentatron::trainer {
 
-/// Adds what a run with adapters cannot do, and names that match nothing.
+/// Adds violations for settings that do not work with adapters, and for names that match no module.
 void check_adapters(const Config& config, config::Violations& violations);
 
 /// The linear layers that get adapters; none without adapters.
 std::vector<checkpoint::AdaptedModule> adapted_modules(const Config& config);
-/// The same as models take it; null without adapters.
+/// The adapters as an argument for models; null without adapters.
 std::shared_ptr<const nn::AdapterPlan> plan_adapters(const Config& config);
 
 /// The parameters of the adapters over all ranks.
 models::ParamSpecs adapter_specs(const Config& config);
 
-/// Gives the section the settings of the adapter in peft.load, and keeps the rest.
+/// Takes the adapter's settings from peft.load into the section; other keys keep their values.
 void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& load);
 
-/// The adapters' values at the beginning of a run, beside a base that has its values: those of
-/// peft.load, or initial ones. Collective over tp and dp.
+/// Sets the adapters' values at the start of a run, from peft.load or newly initialized. The base
+/// must have its values. Collective over tp and dp.
 void begin_adapters(const parallelize::TrainingModel& model, const Config& config,
                     const comm::Group& tp);
 

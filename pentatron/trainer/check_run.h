@@ -13,9 +13,10 @@ namespace pentatron::trainer {
 /// would warn of, and throws what it would throw. Writes nothing.
 void check_run(const Config& config, int world_size);
 
-/// Of the checkpoint that a run with checkpoint.load has found: says what was passed over, or that
-/// a new run starts. Throws CheckpointError if there is none and there must be one. `moves`: the
-/// run will move what was passed over, so how to repair it is said then.
+/// Logs what the search for the checkpoint of a run with checkpoint.load found: which checkpoints
+/// were skipped, or that a new run starts. Throws CheckpointError if a required checkpoint is
+/// missing. `moves`: the run will move the skipped checkpoints; the message about the move then
+/// says how to repair them.
 void report_found(const CheckpointConfig& config,
                   const std::optional<checkpoint::FoundCheckpoint>& found, bool moves = false);
 

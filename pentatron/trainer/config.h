@@ -355,22 +355,22 @@ struct Config {
   void validate(config::Violations& violations, std::string_view path) const;
 };
 
-/// Tokens of a sample in each of the model's streams, known before any data is read: the targets of
-/// T5 have a length of their own.
+/// Tokens of a sample in each of the model's streams, known before any data is read: T5's targets
+/// have a separate length.
 std::vector<int64_t> stream_lengths(const Config& config);
 
-/// Adds what is wrong with a configuration of a run on `world_size` ranks.
+/// Adds violations for a configuration of a run on `world_size` ranks.
 void check_config(const Config& config, int world_size, config::Violations& violations);
 
-/// Fills a config from files and overrides, in this order: preset or the model of checkpoint.load
-/// where that is no run that goes on, files, overrides; later values win. Where no type of dataset
-/// is named, it is the one that makes of text what the model reads; where no tokenizer is named, it
-/// is the one of the model that is loaded; where no vocabulary size is given, it is the
-/// tokenizer's. A head that is loaded keeps the names of its classes. Every problem of a run on
-/// `world_size` ranks in one ConfigError. `origins` receives where each key was assigned.
+/// Fills a config. Later sources override earlier ones: the preset or, unless the run resumes, the
+/// model of checkpoint.load; then the files; then the overrides. Defaults that depend on other
+/// keys: the dataset type is one that produces the model's inputs from text, the tokenizer is that
+/// of the loaded model, and the vocabulary size is the tokenizer's. A loaded head keeps the names
+/// of its classes. Throws one ConfigError with all problems of a run on `world_size` ranks.
+/// `origins` receives where each key was assigned.
 Config load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
                    Config base = {}, int world_size = 1, config::Violations* origins = nullptr);
-/// The same with one file or none.
+/// Overload for at most one file.
 Config load_config(const std::optional<std::string>& file,
                    const std::vector<std::string>& overrides, Config base = {}, int world_size = 1);
 

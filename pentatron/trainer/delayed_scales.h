@@ -10,7 +10,7 @@
 
 namespace pentatron::trainer {
 
-/// In a checkpoint, of such a run.
+/// Name of the file with this state in a checkpoint.
 inline constexpr const char* kAmaxFile = "fp8_amax.json";
 
 class DelayedScales {
@@ -30,8 +30,9 @@ class DelayedScales {
 
   bool on() const { return !histories_.empty(); }
   std::string to_json() const;
-  /// Goes on with the state that `folder` has; empty: it has none, which is told. Throws
-  /// CheckpointError if the text is no such state. Weights that it does not name begin anew.
+  /// Restores the state from `text`, the content of kAmaxFile in `folder`. An empty text means that
+  /// the checkpoint has no such state and causes a warning. Weights that the text does not name
+  /// start with a scale of 1. Throws CheckpointError if the text is not a valid state.
   void resume(const std::string& text, const std::string& folder);
   void reset() { load("{}", ""); }
 

@@ -13,16 +13,17 @@ namespace pentatron::trainer {
 struct DescribedRun {
   std::filesystem::path folder; ///< of the checkpoint
   checkpoint::Manifest manifest;
-  Config config; ///< as far as this version knows its keys; the defaults if none is there
+  Config config; ///< keys that this version knows; the defaults if none is stored
   bool trained;  ///< false: weights alone
 };
 
 /// The newest checkpoint that checkpoint.load names, or checkpoint.save with checkpoint.load=auto.
-/// None if there is none, which is told when it is loaded, or if the model is no run's.
+/// Returns nothing if no checkpoint can be read (loading it reports the error), or if
+/// checkpoint.load names a model that is not a checkpoint, such as hf:DIR.
 std::optional<DescribedRun> described_run(const CheckpointConfig& checkpoint);
 
 /// The configuration of the run that a model comes from, as far as this version knows its keys; the
-/// defaults if it comes from none.
+/// defaults if the model does not come from a run.
 Config described_config(const checkpoint::ModelFacts& facts);
 
 } // namespace pentatron::trainer

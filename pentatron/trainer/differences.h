@@ -10,17 +10,17 @@
 
 namespace pentatron::trainer {
 
-/// "key=1 and not 2, ..." of the keys that differ and mean one of these on resuming.
+/// Returns "key=1 and not 2, ..." for the keys that differ and whose OnResume is in `meanings`.
 std::string differences(const Config& one, const Config& other,
                         const std::set<config::OnResume>& meanings);
 
-/// Throws CheckpointError if a run with `config` cannot go on from what one with `saved` left in
-/// `folder`: another model, or, with its training state, other types.
+/// Throws CheckpointError if a run with `config` cannot load the checkpoint in `folder`, which a
+/// run with `saved` wrote: the model differs, or, with training state, the data types differ.
 void check_saved(const Config& saved, const Config& config, bool has_training_state,
                  const std::string& folder);
 
-/// The configuration, if all ranks have the same: others would train something that nobody asked
-/// for, or not even form the same groups. Collective; throws CommError.
+/// Returns `config` if it is the same on all ranks; otherwise throws CommError, because ranks with
+/// different settings would form different groups or train different models. Collective.
 Config equal_config(Config config, const comm::Group& world);
 
 } // namespace pentatron::trainer

@@ -52,7 +52,7 @@ bool lower_is_better(const std::string& figure);
 /// that of one term.
 Scores named_terms(const models::ModelSpec& spec, const std::vector<std::optional<double>>& losses);
 
-/// The same, with those that training alone has, and auxiliary ones.
+/// Like named_terms(), and includes auxiliary terms and terms that only training has.
 Scores all_terms(const models::ModelSpec& spec, const std::vector<std::optional<double>>& losses,
                  const std::vector<std::optional<double>>& auxiliary);
 

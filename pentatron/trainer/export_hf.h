@@ -25,7 +25,7 @@ std::filesystem::path export_checkpoint(const std::filesystem::path& checkpoint,
                                         bool average = false,
                                         const std::function<void()>& progress = {});
 
-/// Exports checkpoints as they become durable: at once, or in a thread beside the run.
+/// Exports checkpoints as they become durable: immediately, or in a background thread.
 class HfExporter {
  public:
   struct Failure {

@@ -26,7 +26,7 @@ bool is_int8(const Config& config, const nn::Param& param);
 void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
                   config::Violations& violations);
 
-/// The same for the patterns of optimizer.param_groups.
+/// Adds a violation for a pattern of optimizer.param_groups that matches no parameter of the model.
 void check_param_groups(const std::vector<std::string>& groups, const models::ModelConfig& model,
                         config::Violations& violations);
 

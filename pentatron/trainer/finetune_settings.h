@@ -10,7 +10,7 @@
 
 namespace pentatron::trainer {
 
-/// Passes over the examples, unless the user says how long a run is.
+/// Number of passes over the examples, unless the user sets the length of the run.
 inline constexpr double kEpochs = 3;
 
 struct FinetuneRequest {

@@ -17,7 +17,7 @@ namespace pentatron::trainer {
 /// Where this machine's measured choices are kept; empty: nowhere.
 std::filesystem::path kernel_cache_file();
 
-/// What a checkpoint says of the kernels that wrote it.
+/// The kernel choices stored in a checkpoint.
 struct StoredKernels {
   std::optional<std::string> text; ///< none: an older program wrote it, or the file is damaged
   std::string problem;             ///< of a damaged file
@@ -26,13 +26,13 @@ StoredKernels stored_kernels(const std::filesystem::path& checkpoint);
 
 /// Makes the choice of rank 0 that of all ranks and uses it in this process; returns it as text for
 /// kKernelsFile (run_files.h), in logger.dir and in checkpoints. A run that resumes `checkpoint`
-/// takes the choices in it; with kernels=order or on a GPU there are none; else those measured. The
-/// log says what differs from list order, and warns where resuming is not exact to the bit.
-/// Collective over `world`.
+/// takes the choices in it; with kernels=order or on a GPU there are none; else those measured.
+/// Logs the choices that differ from list order, and warns if resuming is not bit-exact. Collective
+/// over `world`.
 std::string choose_kernels(const Config& config, at::Device device,
                            const std::optional<std::filesystem::path>& checkpoint,
                            const comm::Group& world);
-/// The same where nothing is saved or resumed; the log says nothing.
+/// Like choose_kernels(), for commands that do not save or resume. Logs nothing.
 void choose_kernels_quietly(const Config& config, at::Device device, const comm::Group& world);
 
 } // namespace pentatron::trainer

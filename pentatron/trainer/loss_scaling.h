@@ -24,11 +24,11 @@ class LossScaling {
   bool on() const { return scaler_.has_value(); }
   /// Multiplies the losses of the next backward pass; 1 without a scale.
   double scale() const { return on() ? scaler_->scale() : 1; }
-  /// The same for logs: none without a scale.
+  /// The scale for logs; nothing without a scale.
   std::optional<double> reported() const { return on() ? std::optional(scale()) : std::nullopt; }
 
-  /// Whether the step, which is not finite, is one that a smaller scale may cure. A loss that is
-  /// not finite itself is no longer one when the scale is at its minimum.
+  /// Whether the result is not finite and a smaller loss scale may fix it. When the scale is at its
+  /// minimum, this is false for a loss that is itself not finite.
   bool overflowed(const StepResult& result) const;
   /// Takes the result of a step, of so many samples, and logs what it changes.
   void after_step(int64_t iteration, const StepResult& result, int64_t samples);

@@ -19,7 +19,7 @@ struct RankMemory {
   double gradients = 0;   ///< with what is being reduced
   double optimizer = 0;   ///< moments, and the fp32 weights of a bf16 model; `window` is in it
   double window = 0;      ///< parts of what left by offload.optimizer, during an update
-  double activations = 0; ///< kept for backward, and what one layer's backward needs besides
+  double activations = 0; ///< kept for backward, plus temporaries of one layer's backward
   double loss = 0;        ///< a chunk of logits and its gradient
   double data = 0;        ///< batches that are prepared
   double saving = 0;      ///< copies of checkpoint.async_save

@@ -35,9 +35,8 @@ std::string describe_tokenizer(const Config& config, const data::Tokenizer& toke
 /// Where the files of the model's tokenizer are; empty: it has none.
 std::filesystem::path tokenizer_path(const checkpoint::ModelFacts& facts);
 
-/// The chat template that lies with the model's tokenizer; ChatML if there is none and the model
-/// was trained on examples (dataset.type=sft), because their messages were written so. None
-/// otherwise.
+/// Returns the chat template of the model's tokenizer. Without one, returns ChatML if the model was
+/// trained on examples (dataset.type=sft), because training used it, and otherwise nothing.
 std::optional<std::string> chat_template_of(const checkpoint::ModelFacts& facts);
 
 /// The files that other programs need and the model's folder does not have, by name: tokenizer.json

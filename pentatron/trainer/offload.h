@@ -10,7 +10,7 @@
 
 namespace pentatron::trainer {
 
-/// Adds what the section says without effect, or without a folder.
+/// Adds violations for settings of the section that have no effect or need a folder.
 void check_offload(const Config& config, config::Violations& violations);
 
 /// Of one rank; null: nothing leaves.

@@ -10,13 +10,13 @@
 
 namespace pentatron::trainer {
 
-/// What mixed_precision.recipe says of dtype and the other keys.
+/// Sets dtype and the other keys that mixed_precision.recipe defines.
 void apply_recipe(PrecisionRecipe recipe, Config& config);
 
-/// Adds what low precision cannot be combined with.
+/// Adds violations for settings that cannot be combined with low precision.
 void check_precision(const Config& config, config::Violations& violations);
 
-/// Says of every parameter how its products are computed; before the first pass.
+/// Sets for every parameter how its products are computed. Call it before the first pass.
 void plan_precision(nn::ParamList& params, const Config& config);
 
 /// By segment: whether its products are in low precision.

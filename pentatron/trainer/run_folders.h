@@ -27,11 +27,11 @@ class RunFolders {
   /// differ. Collective.
   explicit RunFolders(const Config& config, const comm::Group& world);
 
-  /// Before the first step: checkpoints after `iteration`, from which the run goes on, move into
-  /// earlier-N in checkpoint.save. If there are some, or metrics.jsonl has later lines, which the
-  /// run will cut off, the run's files are copied into earlier-N in logger.dir. A process that is
-  /// killed meanwhile loses nothing. `repair`: the command that may repair one of these
-  /// checkpoints, said with its new place. Collective.
+  /// Before the first step: moves checkpoints later than `iteration`, from which the run continues,
+  /// to earlier-N in checkpoint.save. If there are such checkpoints, or metrics.jsonl has later
+  /// lines, which the run will remove, also copies the run's files to earlier-N in logger.dir. No
+  /// data is lost if the process is killed during this. `repair`: a command that may repair one of
+  /// these checkpoints, shown with its new path. Collective.
   void begin(int64_t iteration, const comm::Group& world, const std::string& repair = "");
 
  private:

@@ -17,13 +17,13 @@ std::string name_of_run(const LoggerConfig& logger);
 /// started from.
 std::string hash_of_config(Config config, const std::string& started_from);
 
-/// The attachment of checkpoints that says where the weights of the run began.
+/// The checkpoint attachment that names the model from which the run started.
 inline constexpr const char* kStartedFrom = "started_from.txt";
 /// Its content: a path, or empty for a run that began with new weights.
 std::string started_from(const std::filesystem::path& folder);
-/// The same, if that model is there and is another one than `model` (a folder, a file or ORG/NAME
-/// of a downloaded model), or if the run began with new weights. Throws CheckpointError if `model`
-/// does not exist.
+/// Returns started_from() if that model exists and is not `model` (a folder, a file or ORG/NAME of
+/// a downloaded model), or if the run began with new weights; otherwise nothing. Throws
+/// CheckpointError if `model` does not exist.
 std::optional<std::string> started_from_another(const std::filesystem::path& folder,
                                                 const std::string& model);
 

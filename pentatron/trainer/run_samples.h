@@ -23,7 +23,7 @@ void check_samples(const Config& config, config::Violations& violations);
 /// The prompts of a run as tokens.
 class RunSamples {
  public:
-  /// Throws ConfigError for a prompt that is no text and no example.
+  /// Throws ConfigError for a prompt that is neither a text nor an example.
   RunSamples(const Config& config, const data::Tokenizer& tokenizer);
 
   /// Whether the model writes after this iteration, `last` of the run.

@@ -1,4 +1,4 @@
-/// run.json: a summary of a run and how it ended, in a small file beside metrics.jsonl.
+/// run.json: a summary of a run and how it ended, in the folder of metrics.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct RunSummary {
 /// One JSON object, a member a line. Members that are not known are null.
 std::string run_summary_json(const RunSummary& summary);
 
-/// The id in the run.json of a run that is resumed; empty if there is none.
+/// The id in the run.json of a run that is resumed; empty if the file has none.
 std::string earlier_run_id(const std::filesystem::path& file);
 
 /// An id that no other run has: 8 hexadecimal digits.

@@ -26,7 +26,7 @@ struct LabelScore {
 };
 
 /// `dataset` names files for validation alone, with dataset.type=classification; names of classes
-/// are the model's. Throws DataError for a label that is no class of the model, ConfigError if
+/// are the model's. Throws DataError for a label that is not a class of the model, ConfigError if
 /// options.context is out of range.
 LabelScore score_labels(checkpoint::ModelSource& source,
                         const std::shared_ptr<const data::Tokenizer>& tokenizer,

@@ -11,20 +11,22 @@
 
 namespace pentatron::trainer {
 
-/// What open_model() takes, of a run that begins with weights that are no parameters of a
-/// checkpoint as they are: hf:DIR, FILE.gguf, or with checkpoint.finetune a checkpoint of adapters.
+/// Returns the argument for open_model() if the run starts from weights that are not a plain
+/// pentatron checkpoint: hf:DIR, FILE.gguf or, with checkpoint.finetune, a checkpoint of adapters.
+/// Otherwise returns nothing.
 std::optional<std::string>
 weights_elsewhere(const CheckpointConfig& config,
                   const std::optional<checkpoint::FoundCheckpoint>& found);
 
-/// Reads them from what open_model() takes, but for adapters. `base`: the model has to be that one,
-/// if a digest is known, and its digest is filled in; null: not asked for.
+/// Loads the weights at `where` (an argument for open_model()), except adapters. If `base` is not
+/// null and has a digest, the model must match it; the digest of the loaded model is stored in
+/// `base`.
 void load_weights(const std::string& where, const parallelize::TrainingModel& model,
                   const Config& config, const comm::Group& world,
                   checkpoint::AdapterBase* base = nullptr);
 
-/// Gives the frozen parameters of a run with adapters their values: those of the model that it
-/// starts from, or that the run in `found`, which it resumes, started from.
+/// Loads the frozen parameters of a run with adapters, from the model that the run starts from or,
+/// if it resumes the run in `found`, from the one with which that run started.
 checkpoint::AdapterBase load_base(const Config& config,
                                   const std::optional<checkpoint::FoundCheckpoint>& found,
                                   const parallelize::TrainingModel& model,

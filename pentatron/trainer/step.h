@@ -43,7 +43,7 @@ struct StepOptions {
   StepTimes* times = nullptr; ///< to be filled
 };
 
-/// The same on all ranks.
+/// Equal on all ranks.
 struct StepResult {
   /// The weighted sum of the terms that evaluation has, too, and that have targets; none without
   /// targets: then nothing was computed or updated.

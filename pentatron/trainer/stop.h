@@ -7,7 +7,7 @@
 
 namespace pentatron::trainer {
 
-/// What a rank has to say between two steps, and whether any rank says so.
+/// What a rank reports between two steps; any_rank() combines it over all ranks.
 struct Between {
   int signal = 0; ///< its number; of all ranks the largest
   bool out_of_time = false, saving = false;

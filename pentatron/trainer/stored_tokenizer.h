@@ -12,9 +12,9 @@ struct StoredTokenizer {
   /// Equal for tokenizers made of files with the same content and the same keys: "bytes",
   /// "null:100", "sha256:...".
   std::string digest;
-  /// "tokenizer/<name>" -> content, with what lies beside the tokenizer's own files
-  /// (tokenizer_config.json, chat template); empty if they are more than fits into a checkpoint,
-  /// which is told.
+  /// "tokenizer/<name>" -> content, including files next to the tokenizer's own ones
+  /// (tokenizer_config.json, chat template). Empty, with a warning, if they are too large for a
+  /// checkpoint.
   std::map<std::string, std::string> files;
 };
 

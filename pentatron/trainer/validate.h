@@ -14,8 +14,8 @@
 namespace pentatron::trainer {
 
 /// Of train.eval_iters batches of the validation samples, or of all with dataset.full_validation;
-/// the mean where there are several sets of them, whose losses are logged by the main rank. None if
-/// there is no sample with a target. `loading`: as training loads its samples. Collective.
+/// the mean where there are several sets of them, whose losses are logged by the main rank. Returns
+/// nothing if no sample has a target. `loading`: as training loads its samples. Collective.
 std::optional<Evaluation> validate(Stepper& stepper, const models::ModelSpec& spec,
                                    const Config& config, const data::Datasets& datasets,
                                    const data::LoaderOptions& loading, bool main_rank);

@@ -1,5 +1,5 @@
-/// The section `peft`: adapters of low rank beside a frozen model. Keys keep the names of Hugging
-/// Face's PEFT, without "lora_".
+/// The section `peft`: low-rank adapters for a frozen model. Keys keep the names of Hugging Face's
+/// PEFT, without "lora_".
 #pragma once
 
 #include <array>

@@ -23,15 +23,15 @@ inline constexpr const char* kAdapterBase = "adapter_base.json";
 std::string to_json(const AdapterBase& base);
 AdapterBase adapter_base_from_json(std::string_view text, std::string_view where);
 
-/// SHA-256 over the names, shapes and some rows of all tensors: the same for the same weights in
-/// whatever files and type they lie exactly.
+/// SHA-256 over the names, shapes and some rows of all tensors: equal for the same weights in any
+/// files and in any type that represents them exactly.
 std::string model_digest(ModelSource& model);
 /// Throws CheckpointError if the model is not the one that the adapters of `where` belong to.
 void check_base(ModelSource& model, const AdapterBase& base, const std::string& where);
 
-/// Of a PEFT folder, a run's checkpoint folder, or one checkpoint. Throws what read_peft_settings()
-/// and read_peft_tensors() throw; CheckpointError if a checkpoint belongs to another base,
-/// ConfigError for DoRA of experts.
+/// Reads the adapter in a PEFT folder, a run's checkpoint folder, or one checkpoint. Throws the
+/// errors of read_peft_settings() and read_peft_tensors(); CheckpointError if a checkpoint belongs
+/// to another base, ConfigError for DoRA of experts.
 Adapter read_adapter(const std::filesystem::path& where, ModelSource& base);
 
 /// Prepares an adapter for rows of a pass that take it one by one (nn::VariantRows): DoRA's
@@ -41,12 +41,14 @@ void divide_by_row_norms(Adapter& adapter, ModelSource& base);
 /// "MODEL with adapter DIR", which open_model() takes as the model with the adapter merged into it:
 /// W + s B A in place of W (DoRA: its rows scaled), computed in fp64 while it is read.
 inline constexpr std::string_view kWithAdapter = " with adapter ";
-/// The same of a checkpoint that holds adapters alone, whose base is where the run started from.
+/// Opens such a model, or a checkpoint that contains only adapters, whose base is the model from
+/// which its run started.
 std::unique_ptr<ModelSource> open_adapted(const std::string& where);
-/// Whether a checkpoint does.
+/// Whether a checkpoint contains only adapters.
 bool holds_adapters(const std::filesystem::path& checkpoint);
 
-/// Writes the adapters of a checkpoint as `target`, a PEFT folder, whole or not at all.
+/// Writes the adapters of a checkpoint as the PEFT folder `target`, which appears only when it is
+/// complete.
 void write_peft_of(const std::filesystem::path& checkpoint, const std::filesystem::path& target);
 
 } // namespace pentatron::checkpoint

@@ -18,8 +18,8 @@ namespace pentatron::checkpoint {
 inline constexpr const char* kPeftConfig = "adapter_config.json";
 inline constexpr const char* kPeftTensors = "adapter_model.safetensors";
 
-/// The settings of a PEFT folder. Throws DataError if it is none, ConfigError that names the fields
-/// which change the model's numbers and are not supported.
+/// The settings of a PEFT folder. Throws DataError if the folder is not a PEFT folder, and
+/// ConfigError, naming the fields, for unsupported settings that would change the model's output.
 AdapterSettings read_peft_settings(const std::filesystem::path& folder);
 
 /// Whole tensors on the CPU, by the names of our parameters (nn::adapter_name()).

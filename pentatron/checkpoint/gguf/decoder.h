@@ -16,13 +16,13 @@ std::vector<GgufMapEntry> decoder_map(const GgufStructure& s);
 void read_decoder(GgufKeyReader& in, GgufConfig& out);
 void write_decoder(GgufKeyWriter& w);
 
-/// The window, if the file has one; 0 stands for none.
+/// The file's window, if it has one; a value of 0 means no window.
 std::optional<int64_t> read_window(GgufKeyReader& in);
-/// A window that some layers have and the file does not name them.
+/// Adds a problem if the file has a window but does not specify which layers use it.
 void refuse_window(GgufKeyReader& in);
-/// Where llama.cpp computes full attention, whatever the file says.
+/// Writes a window for an architecture where llama.cpp ignores it, with a warning.
 void write_ignored_window(GgufKeyWriter& w, int64_t window);
-/// A number that llama.cpp takes from somewhere else.
+/// Adds a problem if a value is not the one that llama.cpp implies for the architecture.
 void require_number(const GgufKeyWriter& w, const char* key, double given, double implied);
 
 } // namespace pentatron::checkpoint

@@ -1,7 +1,7 @@
 /// Between the metadata of a GGUF file and Hugging Face's config.json.
 ///
-/// What changes the numbers is taken over or is a problem, never ignored. Problems are added to a
-/// list, so that all of them are told at once.
+/// Settings that change the model's output are either converted or reported as problems, never
+/// ignored. Problems are collected in a list, so that all of them are reported at once.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ struct GgufConfig {
   GgufStructure structure;
   Json hf;
 };
-/// Throws DataError if a value is missing or of the wrong type, ConfigError for an architecture
-/// that is not known. The structure is to be used only if there are no problems.
+/// Throws DataError if a value is missing or of the wrong type, ConfigError for an unknown
+/// architecture. Use the structure only if there are no problems.
 GgufConfig config_from_gguf(const GgufFile& file, Problems& problems);
 
 struct GgufHead {

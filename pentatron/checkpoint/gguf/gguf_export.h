@@ -1,11 +1,11 @@
 /// Writing a Hugging Face model as a GGUF file, as llama.cpp's converter would.
 ///
 /// Tensors of one dimension, norms, biases, routers and GPT-2's positions are F32, the others of
-/// the type asked for. Files of Q4_K have some tensors of Q6_K, as llama.cpp's Q4_K_M. Rows that
-/// are no whole blocks of 256 are Q8_0 instead, and those that are no whole blocks of 32 F16.
-/// Llama's query and key rows go to interleaved rotary pairs, GPT-2's matrices are transposed, 1 is
-/// added to Gemma's norms (in fp32: of what is stored in fp32, the last bits are lost), Llama 3's
-/// frequencies become rope_freqs. One tensor is in memory at a time. Source:
+/// the type asked for. Files of Q4_K have some tensors of Q6_K, as llama.cpp's Q4_K_M. Rows whose
+/// length is not a multiple of 256 are Q8_0 instead; if it is not a multiple of 32 either, they are
+/// F16. Llama's query and key rows go to interleaved rotary pairs, GPT-2's matrices are transposed,
+/// 1 is added to Gemma's norms (in fp32: of what is stored in fp32, the last bits are lost), Llama
+/// 3's frequencies become rope_freqs. One tensor is in memory at a time. Source:
 /// https://github.com/ggml-org/llama.cpp, conversion/.
 #pragma once
 

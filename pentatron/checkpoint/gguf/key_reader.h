@@ -43,7 +43,7 @@ class GgufKeyReader {
   const GgufFile& file() const { return file_; }
   const GgufKeys& keys() const { return keys_; }
 
-  /// Any key of the architecture that is none of `known`.
+  /// Reports a problem for each key of the architecture that is not in `known`.
   void refuse_others(const std::vector<std::string_view>& known);
   /// What means nothing as long as it has this value.
   void refuse_unless(std::string_view key, double neutral);

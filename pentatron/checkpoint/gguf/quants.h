@@ -28,8 +28,9 @@ bool can_quantize(GgmlType type);
 void dequantize(GgmlType type, std::span<const std::byte> blocks, std::span<float> values);
 void quantize(GgmlType type, std::span<const float> values, std::span<std::byte> blocks);
 
-/// The first value that quantize() would not keep as a number of its kind: one that is not finite
-/// for quantised types, or finite and rounded to infinity; values.size() if there is none.
+/// Index of the first value that quantize() cannot represent: for quantised types a value that is
+/// not finite or too large; for other types a finite value that is rounded to infinity;
+/// values.size() if all can be represented.
 size_t first_lost(GgmlType type, std::span<const float> values);
 
 float float_of_half(uint16_t bits);

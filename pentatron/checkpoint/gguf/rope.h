@@ -21,8 +21,8 @@ struct Llama3Rope {
   int64_t original_positions = 8192;
 };
 
-/// Keys of the parameters beside the divisors, which do not always show them; other programs read
-/// the divisors alone.
+/// Keys that store the parameters in addition to the divisors, because the divisors do not always
+/// determine them. Other programs read only the divisors.
 inline constexpr std::array kLlama3Keys = {
     "rope.scaling.llama3_factor", "rope.scaling.llama3_low_freq_factor",
     "rope.scaling.llama3_high_freq_factor", "rope.scaling.llama3_original_context_length"};
@@ -34,8 +34,8 @@ std::vector<float> llama3_divisors(const Llama3Rope& rope, double theta, int64_t
 bool agrees(const Llama3Rope& rope, std::span<const float> divisors, double theta,
             int64_t head_size);
 
-/// The parameters that give these divisors; none if there are none. They are not unique: low, high
-/// and original may be multiplied by one number. Low is taken as 1.
+/// The parameters that give these divisors; nothing if no parameters do. They are not unique: low,
+/// high and original can be multiplied by a common factor. The result has low = 1.
 std::optional<Llama3Rope> find_llama3_rope(std::span<const float> divisors, double theta,
                                            int64_t head_size);
 

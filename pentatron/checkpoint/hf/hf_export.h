@@ -22,7 +22,7 @@ struct HfExport {
 /// which no family can express; its `try:`, if it has one, is the settings of the closest family.
 HfExport make_hf_config(const models::ModelConfig& config, const std::string& preferred = {});
 
-/// Adds what is no part of the architecture: token numbers and the type of the weights.
+/// Adds keys that do not describe the architecture: token ids and the type of the weights.
 void add_hf_details(Json& config, const GenerationDefaults& generation, SafeDtype dtype);
 
 /// "float32", as torch spells it.

@@ -49,8 +49,8 @@ std::vector<WeightMapEntry> weight_map(const HfModel& model, HfNames names = HfN
 /// Copies of tensors that files of the family have, too: their names and those of the originals.
 std::vector<std::pair<std::string, std::string>> hf_copies(const HfModel& model);
 
-/// Tensors of older files that are no parameters and follow from the configuration: causal masks,
-/// rotary tables, positions.
+/// Tensors of older files that are not parameters and are determined by the configuration: causal
+/// masks, rotary tables, positions.
 bool is_fixed_table(std::string_view hf_name);
 /// Those, a second copy of tied weights, and heads of other tasks.
 bool is_known_extra(std::string_view hf_name, const HfModel& model);

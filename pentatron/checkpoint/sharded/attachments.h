@@ -14,7 +14,7 @@ namespace pentatron::checkpoint {
 inline constexpr uint64_t kMaxAttachmentBytes = uint64_t{64} << 20; ///< of all of a checkpoint
 inline constexpr size_t kMaxAttachments = 256;
 
-/// What the manifest says of one.
+/// Entry of an attachment in the manifest.
 struct Attachment {
   uint64_t bytes = 0;
   uint32_t crc = 0; ///< CRC-32C of all of it

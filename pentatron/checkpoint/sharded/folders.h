@@ -45,7 +45,7 @@ class DirectoryLock {
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
-  /// False on a file system without locks: then nobody knows whether another one writes.
+  /// False on a file system without locks, where other writers cannot be detected.
   bool held() const { return held_; }
 
  private:
@@ -62,13 +62,13 @@ struct FoundCheckpoint {
   std::filesystem::path folder;
   std::string passed_over; ///< what was damaged and why, and what to try; empty: nothing
 };
-/// A warning about what was passed over: "...; using FOLDER instead".
+/// Returns a warning about the skipped checkpoints: "...; using FOLDER instead".
 std::string passed_over_text(const FoundCheckpoint& found);
 /// Folders that somebody has found damaged, and how.
 using KnownDamage = std::map<std::filesystem::path, std::string>;
 struct SearchOptions {
   VerifyScope scope = VerifyScope::kWhole; ///< what of a checkpoint is looked at
-  KnownDamage damaged = {};                ///< passed over without a look
+  KnownDamage damaged = {};                ///< skipped without checking
   std::function<void()> progress = {};     ///< called again and again, by any thread
 };
 /// The checkpoint to resume from: the folder that `latest` names if every byte of it is as written,

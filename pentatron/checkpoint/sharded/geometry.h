@@ -22,7 +22,7 @@ struct Box {
 
 /// Product of the extents; none if it is negative, or 2^60 or more with zeros left out.
 std::optional<int64_t> checked_numel(std::span<const int64_t> shape);
-/// The same for what was checked before.
+/// Product of the extents of a shape that has been checked.
 int64_t numel(std::span<const int64_t> shape);
 inline int64_t numel(const Box& box) {
   return numel(box.size);
@@ -39,7 +39,7 @@ std::string to_text(const Box& box);
 std::vector<int64_t> row_major_strides(std::span<const int64_t> shape);
 
 /// Elements [begin, begin + count) of a row-major tensor as at most 2 dims - 1 boxes, in order: the
-/// range is what the boxes hold, one behind the other.
+/// range is the contents of the boxes, one after the other.
 std::vector<Box> flat_range_boxes(std::span<const int64_t> shape, int64_t begin, int64_t count);
 
 /// `count` neighbouring elements, `source` and `target` from the first elements of two boxes.

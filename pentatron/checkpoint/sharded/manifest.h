@@ -1,7 +1,7 @@
 /// What a checkpoint folder holds: manifest.json in memory, read with limits and written.
 ///
-/// The file is JSON, its members on lines of their own, and its last one is the CRC-32C of all
-/// bytes before that member:
+/// The file is JSON, each member on a separate line, and its last one is the CRC-32C of all bytes
+/// before that member:
 ///   format      3
 ///   iteration   the step after which it was written
 ///   state       an object of the caller: consumed samples, optimizer steps and so on
@@ -14,8 +14,8 @@
 ///   parity      name -> bytes, chunk_bytes and crc32c as of a file, row, and shards: the names of
 ///               the files that it is made of (parity.h)
 ///   crc32c
-/// The boxes of an entry lie one behind the other, each row-major. Over all files they tile every
-/// tensor exactly once.
+/// The boxes of an entry are stored one after the other, each row-major. Over all files they tile
+/// every tensor exactly once.
 #pragma once
 
 #include <cstdint>
@@ -82,7 +82,7 @@ struct Manifest {
   std::map<std::string, ParityFile, std::less<>> parity;
 };
 
-/// What one rank says about a file that it wrote, as text for the rank that writes the manifest.
+/// Description of a file that a rank wrote, sent as text to the rank that writes the manifest.
 struct FileDescription {
   std::string name;
   FileInfo file;
@@ -93,7 +93,7 @@ std::string to_text(const FileDescription& description);
 FileDescription parse_file_description(std::string_view text, std::string_view origin);
 
 /// Adds a file to the manifest. Throws CheckpointError for a repeated file and for a tensor whose
-/// dtype or shape differs from what another file says.
+/// dtype or shape differs from that in another file.
 void add_file(Manifest& manifest, FileDescription description);
 
 /// Throws CheckpointError unless names, sizes and places are within limits and the boxes tile every
@@ -112,7 +112,7 @@ std::string read_manifest_text(const std::filesystem::path& folder);
 bool is_tensor_name(std::string_view name);
 /// Whether the name is one of a file in the folder itself, ending in .safetensors.
 bool is_shard_name(std::string_view name);
-/// The same with .parity.
+/// Whether the name is one of a file in the folder itself, ending in .parity.
 bool is_parity_name(std::string_view name);
 
 } // namespace pentatron::checkpoint

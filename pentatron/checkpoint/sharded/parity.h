@@ -23,15 +23,15 @@ namespace pentatron::checkpoint {
 /// Throws CheckpointError for what cannot be read or written, or a count beyond kMaxParity.
 void write_parity(const std::filesystem::path& folder, Manifest& manifest, int64_t count);
 
-/// The same divided over `of` writers, of which this is number `part`: each reads and writes a
-/// range of the bytes of every file, so that together they read everything once. `manifest` needs
-/// the names and sizes of the files. Returns, as text for add_parity(), the checksums of what it
-/// wrote durably. `progress` is called again and again.
+/// Like write_parity(), divided over `of` writers, of which this is number `part`: each reads and
+/// writes a range of bytes of every file, so that every byte is read once. `manifest` needs the
+/// names and sizes of the files. Returns the checksums of the written data, as text for
+/// add_parity(), when the data is durable. Calls `progress` repeatedly.
 std::string write_parity_part(const std::filesystem::path& folder, const Manifest& manifest,
                               int64_t count, int64_t part, int64_t of,
                               const std::function<void()>& progress = {});
 /// Lists the parity files in the manifest from what the writers returned, in their order. Throws
-/// CheckpointError if a file has not its size.
+/// CheckpointError if a file has the wrong size.
 void add_parity(const std::filesystem::path& folder, Manifest& manifest, int64_t count,
                 std::span<const std::string> parts);
 

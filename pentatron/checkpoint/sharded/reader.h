@@ -44,7 +44,7 @@ class CheckpointReader {
 
   /// The elements of `box`, row-major, in the dtype of the checkpoint.
   void read(std::string_view name, const Box& box, std::span<std::byte> target);
-  /// The same into memory with strides (in elements): `target` begins at the first element.
+  /// Reads into memory with strides (in elements); `target` begins at the first element.
   void read(std::string_view name, const Box& box, std::span<std::byte> target,
             std::span<const int64_t> strides);
   /// The whole tensor.
@@ -69,7 +69,8 @@ class CheckpointReader {
   void add_files(std::string_view name, const Box& box, std::set<std::string>& files) const;
 
   const Attachments& attachments() const { return manifest_.attachments; }
-  /// The whole file; throws if it is damaged, or with the nearest name if there is none.
+  /// Returns the whole file. Throws if it is damaged or does not exist; the message then suggests
+  /// the nearest name.
   std::string read_attachment(std::string_view name) const;
 
   /// Called again and again while something is read, by any thread.

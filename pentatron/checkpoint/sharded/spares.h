@@ -1,5 +1,5 @@
 /// Copies of a checkpoint's small files, the manifest and the attachments: as many as it has parity
-/// files of a group, each in a folder of its own ("spare_00") under the same names. Small files are
+/// files of a group, each in a separate folder ("spare_00") under the same names. Small files are
 /// so lost only if all copies are, and can be put back by hand too.
 #pragma once
 
@@ -21,8 +21,8 @@ bool is_spare_name(std::string_view name);
 void write_spares(const std::filesystem::path& folder, const std::string& manifest,
                   const std::map<std::string, std::string>& attachments, int64_t count);
 
-/// Of the copies that lie in the folder, those that are not as the manifest says: the name of each
-/// ("spare_00/manifest.json"), and why. Folders that are missing altogether are no fault: older
+/// Returns the copies in the folder that do not match the manifest: the name of each
+/// ("spare_00/manifest.json") and the reason. A missing spare folder is not an error, because older
 /// checkpoints have none.
 std::map<std::string, std::string> damaged_spares(const std::filesystem::path& folder,
                                                   const Manifest& manifest);

@@ -22,7 +22,7 @@ struct VerifyReport {
 
 enum class VerifyScope : uint8_t {
   kWhole,
-  kPresent, ///< a machine's part of a checkpoint: files that are not there are no fault
+  kPresent, ///< a machine's part of a checkpoint: missing files are not an error
   /// Of a machine's part, what kStructure looks at.
   kPresentStructure,
   kWeights, ///< what a model without training needs: no optimizer state, parity files or copies

@@ -1,9 +1,9 @@
-/// Which program `pentatron` becomes for verbs that need LibTorch, and where LibTorch is.
+/// Finds LibTorch and the program that `pentatron` executes for commands that need LibTorch.
 ///
-/// A build knows its torch. A program that was made elsewhere (a bundle, a wheel) has the version
-/// that it needs in `share/pentatron/torch_version` ("2.11") and looks for that torch, in order: in
-/// TORCH_ROOT, beside itself in the same site-packages, in VIRTUAL_ENV, and in the environment of
-/// the python3 in PATH. No other program is started.
+/// A local build uses the torch that it was built with. A bundle or a wheel stores the version that
+/// it needs in `share/pentatron/torch_version` ("2.11") and searches for that version in this
+/// order: TORCH_ROOT, the site-packages folder that contains the program, VIRTUAL_ENV, and the
+/// environment of the python3 in PATH. The search does not start other programs.
 #pragma once
 
 #include <filesystem>
@@ -23,8 +23,8 @@ std::optional<std::filesystem::path> torch_to_load(const std::filesystem::path& 
 /// colons, before what LD_LIBRARY_PATH has.
 std::string library_path(const std::filesystem::path& torch);
 
-/// The program beside `pentatron` that runs verbs with LibTorch: the one for CUDA if there is one,
-/// `gpu` is true and `torch`, if it is known, has CUDA.
+/// Returns the program next to `pentatron` that runs commands with LibTorch: the CUDA program if it
+/// exists, `gpu` is true and `torch`, if known, supports CUDA.
 std::filesystem::path torch_program(const std::filesystem::path& program_folder,
                                     const std::optional<std::filesystem::path>& torch, bool gpu);
 

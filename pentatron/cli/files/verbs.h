@@ -1,7 +1,7 @@
 /// The verbs that work on files alone, and what all verbs have in common.
 ///
-/// They make a program of their own without LibTorch, whose loading takes longer than most of their
-/// work. Results go to standard output, everything else to standard error. Exit status:
+/// They are built as a separate program without LibTorch, whose loading takes longer than most of
+/// their work. Results go to standard output, everything else to standard error. Exit status:
 /// exit_status.h.
 #pragma once
 

@@ -16,7 +16,7 @@ namespace pentatron::comm {
 void reduce_slice(const std::vector<at::Tensor>& ins, const std::vector<at::Tensor>& outs,
                   int64_t begin, int64_t end, ReduceOp op);
 
-/// The same on raw memory: destinations[k][i] = op over r of sources[r][i], for i in [0, numel).
+/// Reduces raw memory: destinations[k][i] = op over r of sources[r][i], for i in [0, numel).
 void reduce_buffers(at::ScalarType dtype, const std::vector<const void*>& sources,
                     const std::vector<void*>& destinations, int64_t numel, ReduceOp op);
 

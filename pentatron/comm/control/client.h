@@ -1,5 +1,5 @@
 /// A rank's end of the control channel: one small thread that reports what an OperationLog holds
-/// and ends the process when the monitor says so, whatever the program's own threads are stuck in.
+/// and ends the process when the monitor requests it, even if the program's threads are stuck.
 #pragma once
 
 #include <functional>
@@ -18,10 +18,10 @@ struct ClientOptions {
   double heartbeat_s = 1;
   double timeout_s = 600;
   double join_timeout_s = 60;
-  /// Called on the client's thread when the run has ended early: by the monitor, or because the
-  /// monitor is gone, which `monitor_lost` tells. The default ends the process with `exit_code` and
-  /// prints nothing, but for the first surviving rank when the monitor is gone. With the default,
-  /// a SIGTERM that the program does not handle is told to the monitor before it ends the process.
+  /// Called on the client's thread when the run ends early: the monitor ended it, or the monitor is
+  /// gone (`monitor_lost`). The default ends the process with `exit_code`; it prints nothing,
+  /// except on the first surviving rank when the monitor is gone. With the default, a SIGTERM that
+  /// the program does not handle is reported to the monitor before it ends the process.
   std::function<void(int exit_code, const std::string& sentence, bool monitor_lost)> on_stop = {};
 };
 
@@ -36,8 +36,8 @@ class Client {
 
   /// This rank has returned and joins nothing more.
   void finish();
-  /// This rank has failed: tells the monitor why, which ends the run and prints the sentence.
-  /// Returns if the monitor has not ended this process within a few seconds.
+  /// Reports to the monitor why this rank has failed. The monitor ends the run and prints the
+  /// sentence. Returns if the monitor has not ended this process within a few seconds.
   /// `of_communication`: the error may be the consequence of another rank's.
   void fail(const std::string& sentence, bool of_communication);
 

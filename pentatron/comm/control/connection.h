@@ -1,8 +1,8 @@
 /// Descriptors, addresses, and connections that carry framed messages without blocking.
 ///
 /// A frame is a length (4 bytes), that many bytes, and a tag (8 bytes): the hash of direction,
-/// number and content under the connection's key, so nobody without the job secret adds, changes,
-/// repeats or reorders a frame after the handshake.
+/// number and content under the connection's key, so a party without the job secret cannot add,
+/// change, repeat or reorder frames after the handshake.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ class OutOfDescriptors : public CommError {
  public:
   using CommError::CommError;
 };
-/// Throws OutOfDescriptors, which tells the limit, if `error` is an errno that means that.
+/// Throws OutOfDescriptors, whose message contains the limit, if `error` is an errno that means
+/// that.
 void require_descriptors(int error);
 
 /// Where the control channel is and what opens it.
@@ -57,10 +58,11 @@ Address make_address(std::string_view endpoint, std::string_view secret);
 /// Listens on 127.0.0.1, or on every interface, on `port`; 0 is set to a port that was free. Throws
 /// CommError.
 Descriptor listen(bool all_interfaces, int& port);
-/// Invalid when nobody is waiting. Throws OutOfDescriptors, or CommError if `listener` takes no
-/// more connections.
+/// Returns an invalid descriptor if no connection is pending. Throws OutOfDescriptors, or CommError
+/// if `listener` takes no more connections.
 Descriptor accept(const Descriptor& listener);
-/// Blocks for at most `timeout_s`. Throws OutOfDescriptors, or CommError if there is no answer.
+/// Blocks for at most `timeout_s`. Throws OutOfDescriptors, or CommError if the peer does not
+/// answer.
 Descriptor connect(const Address& address, double timeout_s);
 
 /// Equal on two processes exactly if a process id means the same to both.

@@ -17,7 +17,7 @@ struct RankView {
 };
 
 struct Finding {
-  int rank = -1; ///< whom the sentence blames; -1: nobody in particular
+  int rank = -1; ///< rank that caused the failure; -1: no single rank
   std::string sentence;
 };
 
@@ -30,9 +30,9 @@ struct Finding {
 ///     "rank 2 has not arrived at all_reduce(sum) #17 of group tp of float32 [3, 4] for 5 s; ranks
 ///     0, 1, 3 wait; rank 2 last finished barrier #3 of group world"
 ///   or ranks that wait for each other. A rank whose GPU has an operation in its queue has not
-///   arrived there. A rank that does long work (long_work.h) and has told of
-///   progress within `timeout_s` is waited for.
-/// Nothing if all is well. `ranks[i]` is world rank i.
+///   arrived there. A rank that does long work (long_work.h) and has reported progress within
+///   `timeout_s` does not count as late. Returns nothing if no problem is found. `ranks[i]` is
+///   world rank i.
 std::optional<Finding> diagnose(const std::vector<RankView>& ranks, double timeout_s);
 
 /// What rank `lost`, which does nothing any more, leaves behind, to follow "rank 2 was killed":

@@ -69,7 +69,7 @@ class OperationLog final : public Activity {
   void progress() override;
   void end() override;
 
-  /// The process was stopped for so long: nobody has waited for anybody meanwhile.
+  /// Subtracts time during which the process was stopped; it does not count as waiting.
   void excuse(double seconds);
 
   RankStatus status();

@@ -7,7 +7,8 @@
 
 namespace pentatron::comm::control {
 
-/// A pidfd, which never means a later process of the same number; invalid if there is no process.
+/// A pidfd, which never means a later process of the same number; invalid if the process does not
+/// exist.
 Descriptor open_process(int64_t pid);
 void signal_process(const Descriptor& process, int number);
 

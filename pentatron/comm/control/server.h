@@ -24,9 +24,9 @@ struct ServerOptions {
   double grace_s = 3;          ///< for ranks to end before they are killed
   bool all_interfaces = false; ///< listen beyond 127.0.0.1: for ranks on several machines
   std::string advertised_host = "127.0.0.1"; ///< what the ranks connect to
-  int host_rank = -1;                        ///< the rank of this process; it is never told to stop
+  int host_rank = -1;                        ///< the rank of this process; never asked to stop
   bool reports_exits = false;                ///< report_exit() will be called for every rank
-  /// Called on the server's thread when it has decided, before any rank is told.
+  /// Called on the server's thread when it ends the run, before any rank is notified.
   std::function<void(const Verdict&)> on_verdict = {};
   /// Called on the server's thread when the other ranks have ended, or were killed.
   std::function<void(const Verdict&)> on_end = {};
@@ -65,8 +65,8 @@ class Server {
   std::unique_ptr<Loop> loop_;
 };
 
-/// How long a rank may be silent: a few heartbeats where the system says that its process is
-/// stopped, long enough for a machine that swaps where it says nothing.
+/// How long a rank may be silent: a few heartbeats if the system reports that its process is
+/// stopped, otherwise long enough for a machine that is swapping.
 struct SilenceLimits {
   double stopped_s, unknown_s;
 };

@@ -1,4 +1,4 @@
-/// What one rank tells of its communication, as text and numbers: the input of diagnose.h and the
+/// One rank's report on its communication, as text and numbers: the input of diagnose.h and the
 /// content of a heartbeat.
 #pragma once
 

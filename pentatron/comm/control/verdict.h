@@ -8,14 +8,14 @@ namespace pentatron::comm::control {
 struct Verdict {
   enum class Kind : unsigned char {
     kFinding, ///< mismatch, timeout, deadlock: diagnose.h
-    kFailed,  ///< a rank told of its own error
+    kFailed,  ///< a rank reported an error
     kLost,    ///< a rank's process ended without a word
     kSilent,  ///< a rank's process is stopped, or its machine cannot be reached
     kStart    ///< ranks did not join
   };
 
   Kind kind = Kind::kFinding;
-  int rank = -1;     ///< whom it blames, or -1
+  int rank = -1;     ///< rank that caused it, or -1
   std::string event; ///< "rank 2 was killed by signal 9 (SIGKILL)", or the whole sentence
   std::string where; ///< " while in ...", or empty
   int exit_code = 1;
@@ -23,8 +23,8 @@ struct Verdict {
   std::string sentence() const { return event + where; }
 };
 
-/// What a status of waitpid() says of a process: "was killed by signal 9 (SIGKILL)", "ended too
-/// early with exit code 3".
+/// Describes a status of waitpid(): "was killed by signal 9 (SIGKILL)", "ended too early with exit
+/// code 3".
 std::string describe_exit(int wait_status);
 
 } // namespace pentatron::comm::control

@@ -16,8 +16,8 @@ struct DataPaths {
   std::array<std::optional<Blend>, 3> parts;
 };
 
-/// Reads lists and files of lists (.json, .yaml, or words) as the configuration says. Throws
-/// ConfigError for lists that are none, DataError for files that cannot be read.
+/// Reads the configured lists and files of lists (.json, .yaml, or words). Throws ConfigError for
+/// an invalid list and DataError for a file that cannot be read.
 DataPaths find_data_paths(const DatasetConfig& config);
 
 /// Whether the keys name corpora (PREFIX.bin and PREFIX.idx) and not files of text.

@@ -24,11 +24,11 @@ struct SequenceLengths {
 /// `lengths` must outlive the result.
 SequenceLengths lengths_in(std::span<const int32_t> lengths, int64_t first_sequence);
 
-/// build_gpt_index(), whose arrays lie in a mapped file of `folder`. If there is none, one caller
-/// builds and writes it, aside and renamed, while the others on the machine wait: under a lock of
-/// the folder, which ends with its process. On a file system without such locks several may build
-/// at once. A file that is damaged is built again. Where the folder cannot be written each caller
-/// has the arrays in its own memory, after a warning.
+/// Returns the result of build_gpt_index() with its arrays in a mapped file of `folder`. If the
+/// file is missing or damaged, one caller builds it, writes it under a temporary name and renames
+/// it; the other callers on the machine wait. They use a lock of the folder, which ends with its
+/// process; on a file system without such locks several callers may build at once. If the folder
+/// cannot be written, logs a warning and each caller keeps the arrays in its own memory.
 GptIndex cached_gpt_index(const std::filesystem::path& folder, const SequenceLengths& lengths,
                           const GptIndexOptions& options);
 

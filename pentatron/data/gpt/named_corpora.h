@@ -20,19 +20,19 @@ class NamedCorpora {
   explicit NamedCorpora(const DatasetConfig& config)
       : config_(config), paths_(find_data_paths(config)) {}
 
-  /// Whether each part has corpora of its own; else dataset.split cuts every corpus.
+  /// Whether each part has separate corpora; otherwise dataset.split divides every corpus.
   bool separate() const { return !paths_.shared; }
   /// The corpora of a part; null if it has none.
   const Blend* blend(Part part) const;
 
   /// Opens a corpus once.
   std::shared_ptr<const IndexedDataset> open(const std::string& prefix);
-  /// What the part has of a corpus in the stable order.
+  /// The range of a corpus that belongs to the part, in the stable order.
   StreamRange range(const TokenStream& corpus, Part part) const;
-  /// Adds it to the size of the part.
+  /// Adds this range to the size of the part.
   void count(Part part, const TokenStream& corpus, StreamRange range);
 
-  /// Sizes and files of what was opened.
+  /// Sizes and files of the opened corpora.
   void describe(Datasets& about) const;
   const std::map<std::string, std::shared_ptr<const IndexedDataset>>& opened() const {
     return opened_;

@@ -24,8 +24,8 @@ class RandomAccessFile {
   const std::filesystem::path& path() const { return path_; }
   /// When it was opened.
   uint64_t size() const { return size_; }
-  /// Fills `out` from `offset`. `field` says in messages what was wanted. Throws DataError if the
-  /// file ends before, now or when it was opened.
+  /// Fills `out` from `offset`. `field` names the data in messages. Throws DataError if the file
+  /// ends before, now or when it was opened.
   void read(uint64_t offset, std::span<std::byte> out, std::string_view field) const;
   template <class T> void read(uint64_t offset, std::span<T> out, std::string_view field) const {
     read(offset, std::as_writable_bytes(out), field);

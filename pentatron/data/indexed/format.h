@@ -34,7 +34,7 @@ inline constexpr std::string_view kIndexMagic{"MMIDIDX\0\0", 9};
 inline constexpr uint64_t kIndexVersion = 1;
 inline constexpr uint64_t kIndexHeaderBytes = 34;
 
-/// The dtype of a code; none if there is no such code.
+/// The dtype of a code; nothing for an unknown code.
 std::optional<IndexedDtype> dtype_of_code(uint8_t code);
 int64_t item_bytes(IndexedDtype dtype);
 std::string_view name_of(IndexedDtype dtype);

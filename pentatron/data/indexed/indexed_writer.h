@@ -17,14 +17,14 @@ namespace pentatron::data {
 
 /// The files of a corpus. Throws ConfigError if the prefix does not end in a name.
 std::vector<std::filesystem::path> corpus_files(const std::string& prefix);
-/// Throws ConfigError if PREFIX.bin or PREFIX.idx is there and the two are no corpus.
+/// Throws ConfigError if PREFIX.bin or PREFIX.idx exists and the two are not a valid corpus.
 void require_corpus(const std::string& prefix);
 
-/// PREFIX.bin and PREFIX.idx appear whole with commit() or not at all: until then everything lies
-/// in a folder beside them. Memory does not grow with the corpus.
+/// Writes PREFIX.bin and PREFIX.idx. Both appear, complete, when commit() is called; until then the
+/// data is in a folder next to them. Memory use does not depend on the size of the corpus.
 class IndexedWriter {
  public:
-  /// How much of each file is good: what a resumed writer begins with.
+  /// Valid amount of each file, from which a resumed writer continues.
   struct Position {
     int64_t tokens = 0;
     int64_t sequences = 0;
@@ -33,8 +33,9 @@ class IndexedWriter {
   struct Options {
     IndexedDtype dtype = IndexedDtype::kU16;
     bool modes = false;
-    /// The folder beside; empty for one of its own that vanishes without commit(). A folder named
-    /// here stays, so that another writer can resume from it.
+    /// Folder for the unfinished files. If empty, the writer creates a temporary folder and removes
+    /// it unless commit() is called. A folder given here is kept, so that another writer can
+    /// resume.
     std::filesystem::path folder = {};
     std::optional<Position> resume = {};
   };
@@ -46,21 +47,21 @@ class IndexedWriter {
 
   /// Throws DataError for a token that the dtype does not hold.
   void add_sequence(std::span<const int32_t> tokens, int8_t mode = 0);
-  /// The same from items as they lie in a file of this dtype.
+  /// Adds a sequence whose items are already encoded in this dtype.
   void add_items(std::span<const std::byte> items, int8_t mode = 0);
   /// Ends a document; one without a sequence is an empty document.
   void end_document();
 
   const Position& position() const { return position_; }
-  /// Returns when the disk has everything up to position().
+  /// Returns when everything up to position() is durable.
   void sync();
-  /// Everything of commit() that can fail for want of space: afterwards two files need a new name.
-  /// Throws DataError if a folder has one of these names.
+  /// Does all parts of commit() that need disk space; commit() then only renames two files. Throws
+  /// DataError if one of the names belongs to a folder.
   void prepare();
-  /// Makes PREFIX.bin and PREFIX.idx, replacing what was there.
+  /// Creates PREFIX.bin and PREFIX.idx and replaces existing files.
   void commit();
-  /// Ends the commit of another process that was killed with the last file yet to be put in place;
-  /// false if `folder` is in no such state.
+  /// Completes a commit of a process that was killed before it renamed the last file. Returns false
+  /// if `folder` does not contain such a commit.
   static bool finish_commit(const std::string& prefix, const std::filesystem::path& folder);
 
  private:

@@ -12,8 +12,8 @@
 namespace pentatron::data {
 
 /// Fields `input_ids` and `token_type_ids`, with the padding at the end, and `labels` [b]: classes
-/// (-100 is none) or, as kFloat64, numbers (NaN is none). Every text is one sample an epoch, in a
-/// new random order every epoch; sample n depends on (texts, options, n) alone.
+/// (-100: no label) or, as kFloat64, numbers (NaN: no label). Every text is one sample per epoch,
+/// in a new random order in each epoch; sample n depends on (texts, options, n) alone.
 class ClassificationDataset final : public Dataset {
  public:
   struct Options {

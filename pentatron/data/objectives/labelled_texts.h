@@ -33,8 +33,9 @@ class LabelledTexts {
     std::string names_from;
     std::string option = "dataset.path"; ///< the key that `paths` comes from
   };
-  /// Reads `paths` with the keys and rules of `config`, which decides about bad lines. Throws
-  /// DataError for a label that is no class of `options`, and if there is no sample at all.
+  /// Reads `paths` with the keys and rules of `config`, which also determines how bad lines are
+  /// handled. Throws DataError for a label that is not a class of `options`, and if there are no
+  /// samples.
   LabelledTexts(const std::vector<std::string>& paths, const DatasetConfig& config,
                 const Options& options);
 

@@ -65,7 +65,8 @@ struct NoiseCounts {
 };
 NoiseCounts noise_counts(int64_t length, double density, double mean_length);
 
-/// Spans of noise in `length` tokens, as noise_counts() says, with text before each span.
+/// Spans of noise in `length` tokens, in the numbers given by noise_counts(), with text before each
+/// span.
 std::vector<Span> noise_spans(int64_t length, double density, double mean_length, Draws& draws);
 
 /// For noise_spans(): the length of the target of a raw text, with a sentinel for each span and one

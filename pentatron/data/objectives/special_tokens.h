@@ -31,7 +31,8 @@ class SpecialTokens {
   /// ConfigError if the tokenizer has no token of the key's name.
   int64_t find(std::string_view key, const std::string& value,
                std::span<const std::string_view> names);
-  /// "<extra_id_0>", "<extra_id_1>" and on; if there is none, `count` ids above the vocabulary.
+  /// "<extra_id_0>", "<extra_id_1>", ...; if the tokenizer has none, `count` ids above the
+  /// vocabulary.
   std::vector<int64_t> sentinels(int64_t count);
 
   /// Those above the vocabulary: the names, whose ids follow each other.
@@ -58,8 +59,8 @@ struct BertTokens {
   int64_t pad, cls, sep, mask;
 };
 
-/// The token behind inputs and targets of T5: dataset.eos_token, else </s>, else the one that ends
-/// documents.
+/// The token at the end of T5's inputs and targets: dataset.eos_token, else </s>, else the
+/// end-of-document token.
 int64_t find_eos(const DatasetConfig& config, const Tokenizer& tokenizer, SpecialTokens& special);
 
 /// Those of dataset.type=t5.
@@ -69,7 +70,7 @@ struct T5Tokens {
   std::vector<int64_t> sentinels;
 };
 
-/// What a dataset's samples have beside the tokens of their texts.
+/// Tokens that a dataset's samples have in addition to those of their texts.
 struct ObjectiveTokens {
   std::vector<std::string> added;      ///< names; their ids follow each other above the vocabulary
   std::vector<int32_t> before, behind; ///< of a single text
@@ -82,9 +83,9 @@ ObjectiveTokens objective_tokens(const DatasetConfig& config, const Tokenizer& t
 /// tokens that it lacks. Throws what SpecialTokens::find() does.
 int64_t needed_vocabulary(const DatasetConfig& config, const Tokenizer& tokenizer);
 
-/// Whether a token goes on with the word of the token before it, for each token of the vocabulary.
-/// A word piece does if it begins with "##"; a token of a vocabulary with marked spaces if it
-/// begins with a letter or digit and no space; a byte if it is part of a letter or digit.
+/// For each token of the vocabulary, whether it continues the word of the previous token. A word
+/// piece does if it begins with "##"; a token of a vocabulary with marked spaces, if it begins with
+/// a letter or digit and no space; a byte, if it is part of a letter or digit.
 std::vector<bool> continuing_tokens(const Tokenizer& tokenizer);
 
 } // namespace pentatron::data

@@ -16,7 +16,7 @@ inline constexpr std::string_view kBytesTokenizer = "bytes";
 /// words. Throws DataError, and ConfigError if the tokenizer has no use for a pattern.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name,
                                                 const std::string& pattern);
-/// The same, to decode alone.
+/// Opens a tokenizer only for decoding.
 std::shared_ptr<const Tokenizer> open_decoder(const std::string& name);
 
 } // namespace pentatron::data

@@ -19,7 +19,7 @@
 namespace pentatron::data {
 
 struct PreprocessProgress {
-  int64_t disk_bytes = 0;  ///< read of the files, as they lie on the disk
+  int64_t disk_bytes = 0;  ///< bytes read, counted as on the disk
   int64_t total_bytes = 0; ///< of all files; 0 if that cannot be known
   int64_t text_bytes = 0;
   int64_t documents = 0;
@@ -45,7 +45,7 @@ struct PreprocessOptions {
   OnBadInput on_bad_input = OnBadInput::kSkip;
   int64_t max_document_bytes = int64_t{64} << 20;
   bool overwrite = false; ///< replaces outputs of an earlier call
-  /// After so much text what is done is made safe on the disk, to go on from after a kill.
+  /// Bytes of text between two saves of the progress, from which a killed call resumes.
   int64_t save_bytes = int64_t{512} << 20;
   std::function<void(const PreprocessProgress&)> progress = {}; ///< about once a second
 };

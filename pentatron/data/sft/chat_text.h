@@ -39,23 +39,23 @@ using RenderChat =
 /// "<|im_start|>user\nHello<|im_end|>\n" for each message; an answer ends with its <|im_end|> and
 /// line end. Throws DataError for messages without role and content.
 ChatText render_chatml(const OrderedJson& messages, const OrderedJson& tools, ChatEnd end);
-/// The same as a chat template, for whoever goes on with a conversation.
+/// render_chatml() as a chat template, for programs that continue a conversation.
 inline constexpr const char* kChatmlTemplate =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
     "+ "
     "'<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
     "'<|im_start|>assistant\\n' }}{% endif %}";
-/// What ends a message.
+/// End of a message in ChatML.
 inline constexpr const char* kChatmlEnd = "<|im_end|>";
 
 /// By a template with the variables `names`, such as bos_token. Answers are what stands between its
 /// marks {% generation %} and {% endgeneration %}; without marks, what a message adds behind the
-/// beginning of an answer (add_generation_prompt). Throws DataError if the template fails, or
-/// without marks does not write a longer conversation by going on after a shorter one.
+/// beginning of an answer (add_generation_prompt). Throws DataError if the template fails or,
+/// without marks, if the text of a conversation is not a prefix of the text with further messages.
 RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, OrderedJson names);
 
-/// The template of the tokenizer's file or folder with its tokens of begin and end; empty if there
-/// is none. Throws DataError for a template that is damaged or not supported.
+/// Returns the chat template of the tokenizer's file or folder, with its bos and eos tokens; empty
+/// if it has no template. Throws DataError for a damaged or unsupported template.
 RenderChat open_chat_template(const std::filesystem::path& tokenizer);
 
 } // namespace pentatron::data

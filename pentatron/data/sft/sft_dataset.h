@@ -24,9 +24,9 @@ class TaughtTexts {
     int32_t end_token = -1; ///< of one: behind prompts and answers
   };
   /// Reads JSON lines and arrays of objects (taught_text.h), each also as .gz or .zst, and Parquet
-  /// files with columns of their names. Bad lines as `config` says. Examples in which nothing is
-  /// learned within a sample are left out. Throws DataError for other files, and if there is no
-  /// example.
+  /// files with columns of their names. `config` determines how bad lines are handled. Skips
+  /// examples without a token that contributes to the loss. Throws DataError for other files, and
+  /// if no example is left.
   TaughtTexts(const std::vector<std::string>& paths, const DatasetConfig& config,
               const Tokenizer& tokenizer, const Options& options);
 
@@ -78,7 +78,7 @@ class LengthOrder {
 
   int64_t samples() const { return std::ssize(lengths_); }
   bool ends() const { return options_.ends; }
-  /// Which sample comes as the n-th. Throws DataError behind the end.
+  /// Index of the n-th sample in the order. Throws DataError if n is past the end.
   size_t at(int64_t n) const;
 
  private:
@@ -86,8 +86,9 @@ class LengthOrder {
   Options options_;
 };
 
-/// Fields `input_ids` and `labels`. An example is a document of its own: positions begin anew, and
-/// attention does not cross. Labels are the next tokens that are taught. Padding is at the end.
+/// Fields `input_ids` and `labels`. Each example is a separate document: its positions start at 0,
+/// and attention does not cross documents. Labels are the next tokens where these contribute to the
+/// loss. Padding is at the end.
 class SftDataset final : public Dataset {
  public:
   struct Options {

@@ -35,8 +35,8 @@ TaughtText teach_spans(std::string_view text, const std::vector<TextSpan>& spans
 TaughtText teach_record(std::string_view record, const RenderChat& render,
                         const Tokenizer& tokenizer, const std::string& text_key = "text");
 
-/// The tokens of the same object up to its last answer, which may be missing: what a model goes on
-/// from. A conversation ends with the beginning of an answer.
+/// Returns the tokens of the object up to its last answer (which may be missing), as a prompt. A
+/// conversation ends with the beginning of an answer.
 std::vector<int32_t> prompt_of_record(std::string_view record, const RenderChat& render,
                                       const Tokenizer& tokenizer,
                                       const std::string& text_key = "text");

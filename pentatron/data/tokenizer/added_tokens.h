@@ -20,9 +20,9 @@ namespace pentatron::data::tokenizer {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool single_word = false; ///< not where a word goes on before or behind
+  bool single_word = false; ///< matches only if no word continues before or after it
   bool lstrip = false;      ///< takes white space before it along
-  bool rstrip = false;      ///< takes white space behind it along
+  bool rstrip = false;      ///< includes white space after it
   bool normalized = true;   ///< found in the normalized text, not in the text as it came
   bool special = false;     ///< left out when text is shown
 };

@@ -53,10 +53,10 @@ class BpeModel final : public Model {
   std::array<int32_t, 256> byte_tokens_;             // <0x00> to <0xFF>, or -1
   bool has_byte_tokens_ = true;                      // all of them
   int32_t unk_ = -1;
-  bool cut_at_metaspace_ = false; // no token goes on over the beginning of a run of U+2581
+  bool cut_at_metaspace_ = false; // no token crosses the beginning of a run of U+2581
 };
 
-/// The same where symbols are bytes, without the detour over characters.
+/// The variant where symbols are bytes, without a conversion to characters.
 class ByteBpe {
  public:
   /// `of_byte`: the tokens of single bytes; -1 stands for bytes that vanish. `whole`: bytes of

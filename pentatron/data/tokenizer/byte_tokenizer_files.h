@@ -19,7 +19,7 @@ struct ByteTokenizerExtras {
 /// AutoTokenizer loads them.
 std::map<std::string, std::string> byte_tokenizer_files(const ByteTokenizerExtras& added = {});
 
-/// tokenizer_config.json beside a tokenizer.json whose documents end with `eos`.
+/// Returns the tokenizer_config.json for a tokenizer.json whose documents end with `eos`.
 std::string tokenizer_config_json(const std::string& eos);
 
 } // namespace pentatron::data::tokenizer

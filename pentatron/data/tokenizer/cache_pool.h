@@ -1,4 +1,4 @@
-/// Word caches for threads that encode without an encoder of their own.
+/// Word caches for threads that encode without their own encoder.
 #pragma once
 
 #include <memory>

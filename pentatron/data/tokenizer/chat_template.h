@@ -27,7 +27,7 @@ struct Program;
 
 /// How blocks and the source's end are read, and what an undefined value is.
 struct TemplateRules {
-  bool trim_blocks = true;            ///< a line feed behind a block is dropped
+  bool trim_blocks = true;            ///< a line feed after a block is dropped
   bool lstrip_blocks = true;          ///< as are blanks before a block that is first in its line
   bool keep_trailing_newline = false; ///< of the source
   bool strict_undefined = false;      ///< printing one is an error

@@ -27,7 +27,8 @@ Json gguf_as_tokenizer_json(const GgufKeys& metadata);
 
 std::optional<std::string> gguf_chat_template(const GgufKeys& metadata);
 
-/// The text of "bos_token", "eos_token", "unk_token" or "pad_token"; empty if there is none.
+/// The text of "bos_token", "eos_token", "unk_token" or "pad_token"; empty if the file does not
+/// define it.
 std::string gguf_named_token(const GgufKeys& metadata, const std::string& name);
 
 } // namespace pentatron::data::tokenizer

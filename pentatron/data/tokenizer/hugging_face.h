@@ -33,7 +33,7 @@ Json gpt2_as_tokenizer_json(const Json& vocabulary, std::string_view merges);
 /// A token for people to see: without control characters, never empty.
 std::string printable_token(std::string_view text, int64_t id);
 
-/// The id of the token that ends documents; -1 if there is none.
+/// The id of the token that ends documents; -1 if the tokenizer has none.
 int32_t find_eod(const Tokenizer& tokenizer, const EodChoice& choice);
 
 } // namespace pentatron::data::tokenizer

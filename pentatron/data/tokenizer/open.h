@@ -26,22 +26,22 @@ struct OpenOptions {
   std::string_view pattern_name = "tokenizer.pattern=";
 };
 
-/// Reads tokenizer.json, vocab.json with merges.txt beside it, SentencePiece's .model, tiktoken's
-/// ranks or the tokenizer in a GGUF file; which of them a folder holds is found in this order.
-/// Throws DataError, which names the file, for what is missing, damaged or not supported, and
-/// ConfigError for a pattern of a tokenizer that is not tiktoken's.
+/// Reads tokenizer.json, vocab.json with merges.txt in the same folder, SentencePiece's .model,
+/// tiktoken's ranks or the tokenizer in a GGUF file. A folder is searched in this order. Throws
+/// DataError, which names the file, for a missing, damaged or unsupported file, and ConfigError for
+/// a pattern with a tokenizer that is not tiktoken's.
 std::shared_ptr<const Tokenizer> open_tokenizer(const OpenOptions& options);
 
-/// The files that make the tokenizer at `path` what it is: the one that names it, and the merges
-/// beside a vocab.json. Throws what open_tokenizer() does.
+/// Returns the files that define the tokenizer at `path`: its main file and, for a vocab.json, the
+/// merges. Throws the same errors as open_tokenizer().
 std::vector<TokenizerFile> tokenizer_files(const OpenOptions& options);
 
 /// The chat template that lies with a tokenizer: chat_template.jinja, `chat_template` in
 /// tokenizer_config.json, or that in a GGUF file. `path` is what open_tokenizer() takes.
 std::optional<std::string> find_chat_template(const std::filesystem::path& path);
 
-/// The text of the token `name` (bos_token, eos_token, ...) in tokenizer_config.json beside `path`
-/// or in a GGUF file; empty if there is none.
+/// Returns the text of the token `name` (bos_token, eos_token, ...) from tokenizer_config.json next
+/// to `path` or from a GGUF file; empty if it is not defined.
 std::string configured_token(const std::filesystem::path& path, const std::string& name);
 
 } // namespace pentatron::data::tokenizer

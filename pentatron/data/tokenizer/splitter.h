@@ -30,13 +30,13 @@ enum class PatternFlavor : uint8_t {
   kRust,      ///< tiktoken: ^ and $ at the text's ends
 };
 
-/// The matches of a regular expression. The patterns of well-known tokenizers are scanned by hand
-/// written code (scanners.cpp), all others by PCRE2. Throws DataError, which names the pattern, for
-/// one that is damaged or uses what is not supported; find() throws it for one whose search goes
-/// beyond all bounds.
+/// The matches of a regular expression. The patterns of well-known tokenizers are matched by
+/// hand-written scanners (scanners.cpp), all others by PCRE2. Throws DataError, which names the
+/// pattern, for an invalid pattern or unsupported syntax; find() throws it if a search exceeds its
+/// limits.
 std::unique_ptr<Splitter> make_splitter(const std::string& pattern, PatternFlavor flavor);
 
-/// The same, always by PCRE2: the reference of the scanners.
+/// Like make_splitter(), but always uses PCRE2: the reference for the scanners.
 std::unique_ptr<Splitter> make_regex_splitter(const std::string& pattern, PatternFlavor flavor);
 
 /// The scanner of a well-known pattern, or null.

@@ -27,8 +27,8 @@ using Ranks = std::vector<std::pair<std::string, int64_t>>;
 Ranks read_tiktoken(std::string_view text);
 
 /// The pattern and the special tokens that a well-known rank file is used with, by the name of the
-/// file (cl100k_base.tiktoken, ...) or, where the name says nothing, by the number of tokens.
-/// `known` is false if neither says anything: then they are those of cl100k_base, with one
+/// file (cl100k_base.tiktoken, ...) or, if the name is unknown, by the number of tokens. `known` is
+/// false if neither identifies the tokenizer: then they are those of cl100k_base, with one
 /// <|endoftext|> behind the ranks.
 struct TiktokenKind {
   TiktokenOptions options;

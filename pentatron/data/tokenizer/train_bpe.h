@@ -29,7 +29,7 @@ class BpeTrainer {
   /// Throws ConfigError if the vocabulary has no room for bytes and special tokens.
   explicit BpeTrainer(Options options);
 
-  /// A part of the text, valid UTF-8; words do not go on over its ends.
+  /// A part of the text, valid UTF-8; words do not cross its ends.
   void add(std::string_view text);
   /// A tokenizer.json. The pair seen most often merges first; of equals, the one whose tokens are
   /// older. Fewer tokens than asked for if no pair is left. Throws DataError without any text.

@@ -1,4 +1,4 @@
-/// The keys of a task file, read one by one; those that nobody asked for are refused at the end.
+/// Reads the keys of a task file one by one and refuses unknown keys at the end.
 #pragma once
 
 #include <filesystem>
@@ -30,7 +30,7 @@ class KeyReader {
   Field field(std::string_view key);
   /// Known, and without effect here.
   void ignore(std::initializer_list<std::string_view> keys);
-  /// Known, and not supported unless its value says nothing.
+  /// A known but unsupported key: refused unless its value has no effect.
   void refuse(std::string_view key, std::string_view reason, std::string_view remedy);
 
   template <class E> E one_of(std::string_view key, E otherwise) {

@@ -1,4 +1,4 @@
-/// What a model is asked about the documents of a task.
+/// Requests to a model for the documents of a task.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace pentatron::evaluation {
 
-/// A text that the model predicts behind another one, reads through, or continues.
+/// A text that the model scores after a context, scores as a whole, or continues.
 struct Request {
   enum class Kind : uint8_t { kLogLikelihood, kRolling, kGenerate };
   Kind kind = Kind::kLogLikelihood;

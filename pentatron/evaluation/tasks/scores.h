@@ -11,7 +11,7 @@
 
 namespace pentatron::evaluation {
 
-/// What a model says to a request.
+/// A model's response to a request.
 struct Answer {
   double loglikelihood = 0;
   bool greedy = false; ///< each token of the continuation is the likeliest one
@@ -64,7 +64,8 @@ std::vector<TaskScores> score_groups(const std::vector<Group>& groups,
 
 /// A statistic of all documents' values.
 double aggregate(Aggregation aggregation, const std::vector<MetricValue>& values);
-/// Its standard error: by the formula of a mean, else of resampled values; none if there is no way.
+/// Its standard error: computed with the formula for a mean, otherwise from resampled values;
+/// nothing if neither applies.
 std::optional<double> standard_error(Aggregation aggregation,
                                      const std::vector<MetricValue>& values,
                                      int64_t bootstrap_iters);

@@ -1,5 +1,5 @@
-/// A task of evaluation, as its YAML file describes it: which documents, what the model is asked
-/// about each, and how the answers are counted.
+/// A task of evaluation, as its YAML file describes it: which documents, which requests to the
+/// model about each, and how the answers are counted.
 ///
 /// The language is that of lm-evaluation-harness (EleutherAI), without Python: templates are Jinja
 /// by the bounded interpreter of data/tokenizer/chat_template.h.

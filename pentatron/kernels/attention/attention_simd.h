@@ -1,4 +1,4 @@
-/// The CPU entries of attention beside the reference: fp32; bf16 and fp16 as fp32; bf16 with
+/// The CPU entries of attention other than the reference: fp32; bf16 and fp16 as fp32; bf16 with
 /// vdpbf16ps or with AMX.
 #pragma once
 

@@ -40,7 +40,7 @@ struct CachedAttention {
   bool causal = true;          ///< else all keys are visible, none of them of the new tokens
   double cap = 0;              ///< scores s become cap tanh(s / cap); 0: no cap
   const void* sinks = nullptr; ///< [n] in the accumulate type, or none
-  const void* bias = nullptr;  ///< added to scores behind the cap, or none
+  const void* bias = nullptr;  ///< added to scores after the cap, or none
   int64_t span = 0;            ///< of the bias: more than any distance
 
   int64_t head_size_of_values() const { return value_size > 0 ? value_size : head_size; }

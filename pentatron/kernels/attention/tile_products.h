@@ -66,7 +66,7 @@ template <class Tiles> class TileProducts : public Avx512Steps<true> {
                             scores + i * kQueries, kQueries * kFloat);
     }
   }
-  /// Writes zeros behind the probabilities, up to a whole step.
+  /// Writes zeros after the probabilities, up to a whole step.
   void add_features(const uint32_t* features, int64_t from, int64_t count, int64_t packed,
                     int64_t d, uint32_t* probabilities, float* out) {
     const int64_t used = ceil_div(count, 2) * kQueries, all = steps(count) * kTileK / 2 * kQueries;

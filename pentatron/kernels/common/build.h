@@ -8,8 +8,8 @@ namespace pentatron::kernels {
 /// Whether it has entries for CUDA, wherever it runs.
 bool built_with_cuda();
 
-/// What GPU `device` calls itself: "NVIDIA H100 80GB HBM3". Empty in a build without CUDA, and if
-/// there is no such GPU.
+/// Returns the name of GPU `device`, such as "NVIDIA H100 80GB HBM3"; empty in a build without CUDA
+/// or if the GPU does not exist.
 std::string gpu_name(int device);
 
 } // namespace pentatron::kernels

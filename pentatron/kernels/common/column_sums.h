@@ -1,5 +1,5 @@
 /// Sums over rows that do not depend on the number of threads: rows are cut into chunks by their
-/// count alone, each chunk sums into scratch of its own, and the chunks are added in order.
+/// count alone, each chunk sums into its own scratch, and the chunks are added in order.
 #pragma once
 
 #include <algorithm>

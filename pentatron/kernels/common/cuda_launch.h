@@ -3,7 +3,7 @@
 
 namespace pentatron::kernels {
 
-/// Throws Error naming `op` if `code` (a cudaError_t) is not success; `text` is what CUDA says
+/// Throws Error naming `op` if `code` (a cudaError_t) is not success; `text` is CUDA's message
 /// about it.
 void check_cuda_launch(const char* op, int code, const char* text);
 

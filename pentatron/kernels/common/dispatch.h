@@ -25,7 +25,7 @@ const Entry<Args>* find_entry(OpClass op_class, std::span<const Entry<Args>> ent
   return nullptr;
 }
 
-/// What each entry says against the arguments, a line each.
+/// The reason why each entry refuses the arguments, one line per entry.
 template <class Args>
 std::string refusals(std::span<const Entry<Args>> entries, const Args& args,
                      const Context& context) {
@@ -44,7 +44,7 @@ void run_entry(OpClass op_class, std::span<const Entry<Args>> entries, const Arg
                      refusals(entries, args, context));
 }
 
-/// The same for operators with one entry for each device.
+/// Like run_entry(), for operators with one entry per device.
 template <class Args>
 void run_first(std::string_view op, std::span<const Entry<Args>> entries, const Args& args,
                const Context& context) {

@@ -57,8 +57,8 @@ class AmxTiles {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(data), "r"(row_bytes), "i"(kTile)
                  : "memory");
   }
-  /// The same for a tile that is used once before the cache of the first level has been filled
-  /// anew: it does not push out what is used again (tileloaddt1).
+  /// Like load(), for a tile that is not reused while it would stay in the first-level cache: the
+  /// load does not evict data that is reused (tileloaddt1).
   template <int kTile> void load_once(const void* data, int64_t row_bytes) {
     asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(data), "r"(row_bytes), "i"(kTile)
                  : "memory");
@@ -143,7 +143,7 @@ void multiply_tiles(Tiles& tiles, int64_t steps, const TileGrid& a, const TileGr
   if constexpr (kDown && kRight) tiles.template store<3>(c1 + 64, c_bytes);
 }
 
-/// The same with `rows` and `columns` (1 or 2 tiles) known at run time.
+/// The variant with `rows` and `columns` (1 or 2 tiles) known at run time.
 template <bool kAdd, class Tiles>
 void multiply_tiles(Tiles& tiles, int rows, int columns, int64_t steps, const TileGrid& a,
                     const TileGrid& b, float* c, int64_t c_bytes) {

@@ -53,7 +53,7 @@ struct NormForward {
   void* sum = nullptr;            ///< x + residual; may be x or residual; null without a residual
   const void* weight = nullptr;   ///< null: w = 1
   const void* bias = nullptr;     ///< null: none; LayerNorm only
-  void* y = nullptr;              ///< may be x if there is no residual
+  void* y = nullptr;              ///< may be x without a residual
   void* mean = nullptr;           ///< LayerNorm only; null: not stored
   void* rstd = nullptr;           ///< null: not stored
   RowLayout x_rows = {}, residual_rows = {}, sum_rows = {}, y_rows = {};

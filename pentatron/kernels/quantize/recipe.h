@@ -45,7 +45,7 @@ struct RecipeTraits {
   ScaleFormat scale = ScaleFormat::kFloat32;
 
   bool tensorwise() const { return block_rows == 0; }
-  /// Whether a scale of the whole tensor stands behind those of the blocks.
+  /// Whether the tensor has a scale in addition to those of its blocks.
   bool two_levels() const { return scale == ScaleFormat::kE4M3; }
   bool packed() const { return !code.has_nan; } ///< two codes a byte
 };

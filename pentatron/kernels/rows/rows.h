@@ -2,7 +2,8 @@
 ///
 /// Shapes: x [any, cols], places [rows, k] int64, y [rows, cols], packed.
 ///   y[r] = x[places[r, 0]] + ... + x[places[r, k - 1]], in this order, summed in the accumulate
-///   type and rounded once. A place below 0 is none; a row without places is zero. With k = 1 rows
+///   type and rounded once. Places below 0 are ignored; a row without places is zero. With k = 1
+///   rows
 ///   are copied.
 #pragma once
 
@@ -19,7 +20,7 @@ struct SumRows {
   int64_t k = 1;
   int64_t cols = 0;
   const void* x = nullptr;
-  const int64_t* places = nullptr; ///< each below the number of rows of x, which nobody checks
+  const int64_t* places = nullptr; ///< each below the number of rows of x (not checked)
   void* y = nullptr;
 };
 

@@ -31,14 +31,14 @@ bool is_left_out(OpClass c, const MeasureOptions& options);
 /// change a choice. Operators that wait for memory vary more from run to run than products do.
 inline constexpr double kClearWin = 0.03;
 inline constexpr double kClearWinOfMemory = 0.15;
-/// The same for an entry that does not keep a token's result the same alone and in a batch.
+/// The share for an entry whose result for a token depends on the rest of the batch.
 inline constexpr double kLargeWin = 0.2;
 
 /// The times of one class.
 struct Measurement {
   struct Time {
     std::string_view entry;
-    double seconds = 0;        ///< of the fastest undisturbed run, or of any if there is none
+    double seconds = 0;        ///< of the fastest undisturbed run, else of the fastest run
     double needed = kClearWin; ///< share of the first entry's time by which it must be faster
   };
   OpClass op_class;

@@ -1,5 +1,5 @@
 /// An encoder: embedding, layers that see the whole sequence, and a head that restores masked
-/// tokens, tells how two texts belong together, or says something of the whole sample.
+/// tokens, predicts the relation of two texts, or predicts a value for the whole sample.
 ///
 /// Source: Devlin et al. 2019 (arXiv:1810.04805); Liu et al. 2019 (arXiv:1907.11692) for RoBERTa;
 /// Lan et al. 2020 (arXiv:1909.11942) for sentence order.

@@ -1,4 +1,4 @@
-/// Multi-token prediction: layers behind the last one that predict tokens further ahead.
+/// Multi-token prediction: layers after the last one that predict tokens further ahead.
 ///
 /// Depth d = 1, 2, ... reads the hidden states h_{d-1} of the depth before (h_0: behind the final
 /// norm of the model) and the embedding of the token d places further on:

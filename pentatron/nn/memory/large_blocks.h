@@ -14,8 +14,8 @@ namespace pentatron::nn {
 /// Allocations from here up come from large_block().
 inline constexpr size_t kLargeBlock = size_t{4} << 20;
 
-/// At least `bytes`, aligned to a page, of any content; nullptr if there is no memory, or if a
-/// sanitizer watches memory. Safe to call from any thread.
+/// At least `bytes`, aligned to a page, of any content; nullptr if no memory is available, or under
+/// a sanitizer. Safe to call from any thread.
 void* large_block(size_t bytes);
 /// `bytes` as they were asked for.
 void free_large_block(void* data, size_t bytes);

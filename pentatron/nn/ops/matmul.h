@@ -15,16 +15,17 @@ class Param;
 at::Tensor matmul_nt(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias = {});
 void matmul_nt_into(const at::Tensor& out, const at::Tensor& x, const at::Tensor& w,
                     const at::Tensor& bias = {});
-/// The same in the accumulate type of x (fp32 for bf16), written to `out` [T, out].
+/// Computes the product in the accumulate type of x (fp32 for bf16) and writes it to `out` [T,
+/// out].
 void matmul_nt_acc(const at::Tensor& out, const at::Tensor& x, const at::Tensor& w);
 
 /// dy w -> [T, in] of dy's type.
 at::Tensor matmul_nn(const at::Tensor& dy, const at::Tensor& w);
 void matmul_nn_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& w);
-/// The same in the accumulate type of dy.
+/// Like matmul_nn_into(), in the accumulate type of dy.
 void matmul_nn_acc(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& w);
 
-/// Products with a parameter, in low precision if it says so.
+/// Products with a parameter, in low precision if the parameter requests it.
 at::Tensor matmul_nt(const at::Tensor& x, const Param& weight, const at::Tensor& bias = {});
 void matmul_nt_into(const at::Tensor& out, const at::Tensor& x, const Param& weight,
                     const at::Tensor& bias = {});
@@ -34,7 +35,7 @@ void matmul_nn_into(const at::Tensor& out, const at::Tensor& dy, const Param& we
 /// grad [out, in] += dy^T x, summed in grad's type; if `empty`, what grad holds is not read.
 void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x,
                    bool empty = false);
-/// The same for the gradient of a parameter, in low precision if it says so.
+/// Adds to the gradient of a parameter, in low precision if the parameter requests it.
 void add_matmul_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x);
 
 /// grad [out] += column sums of dy.

@@ -66,7 +66,8 @@ struct DropoutSite {
 /// or at p = 0. The mask is a function of (seed, sample, position, site, feature).
 at::Tensor dropout(const at::Tensor& x, const DropoutSite& site, const ForwardContext& ctx);
 
-/// The same without a derivative, by a key of the caller's: it is its own backward.
+/// Like dropout(), without a derivative and with a key given by the caller. The function is its own
+/// backward.
 at::Tensor dropout_values(const at::Tensor& x, const DropoutSite& site,
                           const std::array<uint32_t, 2>& key, const at::Tensor& row_ids);
 /// The addresses of rows.

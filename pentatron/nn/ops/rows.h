@@ -13,8 +13,8 @@ namespace pentatron::nn {
 
 /// out[r] = x[source[r]], zero where the source is -1. Its gradient adds up the rows of a token in
 /// the order of `places`.
-///   x [T, f], source [R] int64, places [T, k] int64: the rows that are of a token, each row once;
-///   -1 is none
+///   x [T, f], source [R] int64, places [T, k] int64: the rows of each token, each row once; -1: no
+///   row
 at::Tensor take_rows(const at::Tensor& x, const at::Tensor& source, const at::Tensor& places);
 
 /// out[t] = sum over j of rows[places[t, j]], in order of j, in the accumulate type; the adjoint of

@@ -20,13 +20,13 @@ class BucketValues {
   virtual at::Tensor owned(size_t bucket) const = 0;
   virtual void acquire(int64_t unit, nn::Pass pass) = 0;
   virtual void release(int64_t unit) = 0;
-  /// The owned shards have changed: brings them to the other ranks. Collective.
+  /// Sends the owned shards to the other ranks after they have changed. Collective.
   virtual void publish() = 0;
-  /// What publish() started has arrived.
+  /// Waits for the transfers of publish().
   virtual void wait() = 0;
   /// Lends every parameter its whole value; what `fill` writes is kept.
   virtual void write(const std::function<void(nn::Param&)>& fill) = 0;
-  /// The same for reading. Collective.
+  /// Lends every parameter its whole value for reading. Collective.
   virtual void read(const std::function<void(const nn::Param&)>& visit) = 0;
 };
 

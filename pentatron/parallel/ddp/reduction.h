@@ -37,7 +37,7 @@ class Reducer {
   void sum_over_replicas(const std::vector<at::Tensor>& owned);
 
   const comm::Group& shard() const { return options_.shard; }
-  /// Whether a reduction under way holds memory of its own.
+  /// Whether a reduction in progress holds its own memory.
   bool copies() const { return copies_; }
 
  private:

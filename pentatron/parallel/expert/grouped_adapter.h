@@ -1,11 +1,11 @@
-/// Adapters of low rank (LoRA) beside the frozen weights of experts, one for each expert; see
+/// Low-rank adapters (LoRA) for the frozen weights of experts, one for each expert; see
 /// nn/adapter.h.
 ///
 ///   y[r, P] += s (x[r] A[e]^T) B_P[e]^T for the rows r of expert e
 ///
-/// Parameters: lora_A [E, sum of ranks, in], lora_B.<part> [E, rows of the part, rank]. Over etp, A
-/// is Partial beside a weight split by rows, whose B lies as it does; beside a weight split by
-/// columns A does, and B is Partial. No collectives.
+/// Parameters: lora_A [E, sum of ranks, in], lora_B.<part> [E, rows of the part, rank]. Over etp,
+/// if the weight is split by rows, A is Partial and B is split like the weight; if the weight is
+/// split by columns, A is split like the weight and B is Partial. No collectives.
 #pragma once
 
 #include <memory>
@@ -34,7 +34,8 @@ class GroupedAdapter {
                            const std::vector<nn::RowRange>& ranges, const at::Tensor& variants_r,
                            const nn::ForwardContext& ctx);
 
-  /// Adds to y, which grouped_linear() has made of x; returns it with a history of its own.
+  /// Adds the adapter's output to y, the result of grouped_linear() for x. Returns y with its own
+  /// autograd history.
   at::Tensor forward(const at::Tensor& x, const std::vector<nn::RowRange>& ranges,
                      const at::Tensor& y, const nn::ForwardContext& ctx) const;
 

@@ -38,7 +38,8 @@ struct Routed {
   at::Tensor probs;   ///< [T, k], differentiable
 };
 
-/// What decides beside the scores which experts a token gets; its weights are of the scores.
+/// Inputs other than the scores that determine which experts a token gets. The experts' weights
+/// always come from the scores.
 struct Selection {
   at::Tensor bias;       ///< [E], added to what is compared; may be undefined
   at::Tensor forced;     ///< [T, k] int64: these, whatever the scores; may be undefined

@@ -33,10 +33,10 @@ struct Boundaries {
 
 struct RunOptions {
   std::map<std::string, double, std::less<>> loss_scales; ///< by loss term
-  nn::GradientRows* gradient_rows = nullptr;     ///< is told the microbatch of a backward pass
+  nn::GradientRows* gradient_rows = nullptr;     ///< receives the microbatch of a backward pass
   const nn::ExpertLoads* expert_loads = nullptr; ///< of training
   nn::Wanted wanted = {};
-  nn::PassResults* results = nullptr; ///< of one microbatch, of what is wanted beside losses
+  nn::PassResults* results = nullptr; ///< additional results of one microbatch
   nn::KvCache* cache = nullptr;       ///< of generation
   const std::vector<nn::VariantRows>* variant_rows = nullptr; ///< see ForwardContext
   uint64_t seed = 0;                                          ///< of dropout

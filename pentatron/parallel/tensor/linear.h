@@ -21,9 +21,9 @@ using LinearVariants = std::vector<std::shared_ptr<const LinearAdapter>>;
 ///
 /// Shapes, T = tokens, t = tp size: weight [out / t, in]; forward x [T, in] -> [T, out / t]; under
 /// sequence parallel x is [T / t, in].
-/// Collectives: forward none; backward all-reduce of dx beside the weight gradient. Sequence
-/// parallel: forward all-gather of x; backward the same again, beside the product that makes dx,
-/// and reduce-scatter of dx beside the weight gradient.
+/// Collectives: forward none; backward all-reduce of dx, overlapped with the weight gradient.
+/// Sequence parallel: forward all-gather of x; backward all-gather of x, overlapped with the
+/// product for dx, and reduce-scatter of dx, overlapped with the weight gradient.
 /// Throws ConfigError if a fused part does not divide by t (nor, held in groups, divide t).
 class ColumnParallelLinear {
  public:

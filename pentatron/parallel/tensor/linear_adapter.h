@@ -1,5 +1,5 @@
-/// Adapters of low rank (LoRA, DoRA) beside the frozen weight of a linear layer that is split over
-/// the tp axis. The layer hands its forward pass over when it has one; see nn/adapter.h.
+/// Low-rank adapters (LoRA, DoRA) for the frozen weight of a linear layer that is split over the tp
+/// axis. A layer with an adapter delegates its forward pass to it; see nn/adapter.h.
 ///
 ///   LoRA  y = x W^T + b, and for each adapted part P: y[:, P] += s (dropout(x) A_P^T) B_P^T
 ///   DoRA  the same before the bias, then y[:, P] *= m / ||W_P + s B_P A_P|| (norm of each row,
@@ -7,9 +7,10 @@
 ///
 /// Parameters: lora_A [sum of ranks, in], one for all parts; lora_B.<part> [rows of the part,
 /// rank]; with DoRA lora_magnitude.<part> [rows of the part].
-/// Placement over tp: beside a weight split by rows A is Partial, B and the magnitudes lie as the
-/// weight does; beside a weight split by columns A does, B is Partial, because each rank multiplies
-/// it with the product of its own columns, and the magnitudes are token-wise.
+/// Placement over tp: if the weight is split by rows, A is Partial, and B and the magnitudes are
+/// split like the weight. If the weight is split by columns, A is split like the weight, B is
+/// Partial, because each rank multiplies it with the product of its own columns, and the magnitudes
+/// are token-wise.
 /// Collectives beyond those of the layer: under sequence parallel, of a weight split by rows, the
 /// all-gather of x A^T and the reduce-scatter of its gradient [T, ranks]; with DoRA, of a weight
 /// split by columns, an all-reduce of the squared norms [out].
@@ -40,8 +41,8 @@ class LinearAdapter {
   static std::shared_ptr<const LinearAdapter> make(const nn::Scope& scope, nn::Param& weight,
                                                    Split split, const TensorParallel& tp);
 
-  /// One for each of the scope's variants, in their order; null for one without an entry. Empty if
-  /// there are no variants.
+  /// One for each of the scope's variants, in their order; null for one without an entry. Empty
+  /// without variants.
   static std::vector<std::shared_ptr<const LinearAdapter>>
   make_variants(const nn::Scope& scope, nn::Param& weight, Split split, const TensorParallel& tp);
   /// y += s (x A^T) B^T for the rows of ctx.variant_rows, each with its variant; `x` and `y` are

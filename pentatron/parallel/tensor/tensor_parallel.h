@@ -1,4 +1,4 @@
-/// The tensor-parallel axis as layers see it, and products that run beside its collectives.
+/// The tensor-parallel axis as layers see it, and products that overlap with its collectives.
 ///
 /// Source: Shoeybi et al. 2019 (arXiv:1909.08053) sec. 3; Korthikanti et al. 2022
 /// (arXiv:2205.05198) sec. 4.2 for sequence parallel; Wang et al. 2023 (ASPLOS, "Overlap
@@ -19,8 +19,8 @@ struct TensorParallel {
   /// Between split layers a rank holds its equal part of the tokens, in rank order, and not all of
   /// them: [T / t, hidden].
   bool sequence = false;
-  /// Products are cut into chunks of tokens, so that gathering the next chunk or summing the last
-  /// one goes on beside the product of this one.
+  /// Products are split into chunks of tokens, so that gathering the next chunk or summing the
+  /// previous one overlaps with the product of the current one.
   bool overlap = false;
 
   TensorParallel() = default;

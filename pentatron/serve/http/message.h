@@ -17,7 +17,7 @@ struct Request {
   std::map<std::string, std::string> headers; ///< by name in lower case; of several the last
   std::string body;
 
-  /// Empty if there is none.
+  /// Empty if the header is missing.
   std::string_view header(const std::string& name) const;
 };
 
@@ -32,7 +32,7 @@ struct Response {
 /// the status; `param` and `code` are null if they are empty.
 Response error_response(int status, std::string_view message, std::string_view param = {},
                         std::string_view code = {});
-/// The same object without a status, for errors within a stream.
+/// The same JSON object without a status, for errors within a stream.
 std::string error_body(int status, std::string_view message, std::string_view param,
                        std::string_view code);
 

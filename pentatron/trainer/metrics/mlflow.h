@@ -14,9 +14,9 @@
 namespace pentatron::trainer {
 
 /// STORE/EXPERIMENT/RUN/ with meta.yaml, params, tags, and a file for each metric to which lines
-/// "milliseconds value step" are appended. A resumed run goes on in its folder; values of later
-/// steps are cut off, and files that lose some are kept as artifacts in earlier-N. One thread at a
-/// time; all functions throw DataError if a file cannot be written.
+/// "milliseconds value step" are appended. A resumed run continues in its folder; values of later
+/// steps are removed, and copies of the affected files are kept as artifacts in earlier-N. One
+/// thread at a time; all functions throw DataError if a file cannot be written.
 class MlflowWriter {
  public:
   /// Finds the experiment by its name, or makes it. `run.id` has at least 8 hexadecimal digits.

@@ -27,8 +27,8 @@ struct Peak {
 std::optional<Peak> gpu_peak(std::string_view device_name, Arithmetic arithmetic);
 
 /// Bytes a second of a[i] = b[i] + s c[i] on `threads` threads, the best of several passes over
-/// arrays of `array_bytes` each; the three arrays are counted, not what the caches fetch besides.
-/// Source: McCalpin 1995, STREAM.
+/// arrays of `array_bytes` each; only the three arrays are counted, not additional fetches of the
+/// caches. Source: McCalpin 1995, STREAM.
 double measure_bandwidth(int threads, size_t array_bytes = size_t{128} << 20);
 
 /// FLOPs of a step over its time and the peak of all devices; none without a peak.

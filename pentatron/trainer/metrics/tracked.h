@@ -1,4 +1,4 @@
-/// What trackers of experiments (W&B, MLflow) are told about a run.
+/// The data about a run that experiment trackers (W&B, MLflow) receive.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 
 namespace pentatron::checkpoint {
 
-/// Hugging Face's names of a layer's norms; null: there is none.
+/// Hugging Face's names of a layer's norms; null: the layer has no such norm.
 struct GgufNorms {
   const char* attention = "input_layernorm";
   const char* attention_output = nullptr;
@@ -23,11 +23,11 @@ struct GgufNorms {
 
 /// Which biases attention has.
 enum class GgufBiases : uint8_t {
-  kNone,     ///< attention_bias says nothing
+  kNone,     ///< attention_bias has no effect
   kRefused,  ///< attention_bias=true has no place in a file
   kQkv,      ///< always, of q, k and v
-  kQkvGiven, ///< attention_bias says it, of q, k and v
-  kGiven,    ///< attention_bias says it, of all four projections
+  kQkvGiven, ///< of q, k and v if attention_bias is true
+  kGiven,    ///< of all four projections if attention_bias is true
   kAll       ///< attention_bias must be true: of all four projections
 };
 
@@ -40,7 +40,7 @@ struct GgufExperts {
   const char* shared_ffn = nullptr; ///< null: no shared experts
   bool writes_ffn = false;          ///< files have the size of an expert, and of shared ones
   bool biases = false;              ///< of the router and of experts
-  std::optional<bool> normed = {};  ///< the norm_topk_prob that llama.cpp implies; none: is no key
+  std::optional<bool> normed = {};  ///< norm_topk_prob as llama.cpp implies it; none: not a key
   bool normed_default = false;      ///< where config.json leaves it out
   int64_t default_count = 8, default_top_k = 2;
   int64_t default_ffn = 0, default_shared_ffn = 0;
@@ -55,7 +55,7 @@ struct GgufDecoder {
   bool fused_qkv = false, fused_mlp = false;
   GgufExperts experts = {};
   bool sinks = false;            ///< attention has them
-  bool yarn_truncate = true;     ///< what rope_parameters says, as files do not
+  bool yarn_truncate = true;     ///< for rope_parameters; files do not store it
   bool names_plain_rope = false; ///< a config.json without rope_scaling means one
   GgufBiases biases = GgufBiases::kNone;
   bool mlp_bias = false;       ///< is a key
@@ -85,7 +85,7 @@ struct GgufFamily {
   std::string_view architecture, model_type, model_class;
   bool windowed = false; ///< of an architecture of several families: files with a window
   GgufDecoder decoder = {};
-  std::span<const std::string_view> keys = {}; ///< that files have beside those of all
+  std::span<const std::string_view> keys = {}; ///< additional keys of this family's files
   std::string_view optional_prefix = {};       ///< of tensors, which some models lack
   std::vector<GgufMapEntry> (*map)(const GgufStructure& s) = decoder_map;
   void (*read)(GgufKeyReader& in, GgufConfig& out) = read_decoder;

@@ -15,7 +15,7 @@ namespace pentatron::checkpoint {
 
 class ConfigReader {
  public:
-  /// Throws DataError if it is no JSON object.
+  /// Throws DataError if `json` is not an object.
   ConfigReader(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
     if (!json_.is_object()) raise<DataError>("{} is not a JSON object", where_);
   }

@@ -23,8 +23,8 @@ models::ModelConfig read_decoder(const ConfigReader& in, const DecoderDefaults& 
 Json write_decoder(const models::ModelConfig& c);
 
 /// Rotary positions: transformers 5 has everything under rope_parameters; earlier files have
-/// rope_theta and rope_scaling beside each other. `partial`: the architecture rotates a share of
-/// each head, by default `share`.
+/// separate keys rope_theta and rope_scaling. `partial`: the architecture rotates a share of each
+/// head, by default `share`.
 struct RopeRule {
   bool partial = false;
   double share = 1;
@@ -34,7 +34,7 @@ void read_rope(const ConfigReader& in, const RopeRule& rule, models::ModelConfig
 /// As transformers 5 writes it, and 4 before it, so that both and other programs read the file.
 void write_rope(const models::ModelConfig& c, const RopeRule& rule, Json& json);
 
-/// sliding_window: null is none, and a file without the key means `otherwise`.
+/// sliding_window: null means no window; without the key the result is `otherwise`.
 std::optional<int64_t> read_window(const ConfigReader& in, int64_t otherwise);
 
 /// layer_types: which layers do not have the window c.window_size. Where the key is missing, every

@@ -63,8 +63,8 @@ struct Family {
   /// Takes over or refuses what changes the model's numbers, and ignores nothing of it. Throws
   /// DataError for a value of the wrong type, ConfigError for a feature that is not supported.
   models::ModelConfig (*read)(const ConfigReader& in);
-  /// What config.json has beside model_type and architectures. What it cannot express is left out;
-  /// make_hf_config() finds that by reading the result.
+  /// Writes config.json except model_type and architectures. Settings that config.json cannot
+  /// express are left out; make_hf_config() detects them by reading the result.
   Json (*write)(const models::ModelConfig& c);
   void (*names)(const models::ModelConfig& c, TensorNames& out);
   /// Other names of keys of config.json, as in transformers' attribute_map: {other, own}.
@@ -74,7 +74,7 @@ struct Family {
   std::optional<int64_t> padding_token = {};
   /// Settles what config.json does not say but the tensors do. May be null.
   void (*fit)(const TensorLookup& has, models::ModelConfig& c) = nullptr;
-  /// Tensors of files that are no parameters of the model: tables, heads of another task. May be
+  /// Tensors of files that are not parameters of the model: tables, heads of another task. May be
   /// null.
   bool (*is_extra)(std::string_view name, const models::ModelConfig& c) = nullptr;
   /// The key of config.json with the number of layers of multi-token prediction, which the tensors

@@ -3,13 +3,13 @@
 ///
 /// An Operation collects one contribution from each member. The member that completes it splits the
 /// work into tasks; it and every member that waits take tasks until none is left. So an operation
-/// depends only on all members having started it, the memory traffic is that of one pass, and
-/// nobody spins. Contributions hold references to the members' tensors until the last task has
+/// depends only on all members having started it, the memory traffic is that of one pass, and no
+/// thread spins. Contributions hold references to the members' tensors until the last task has
 /// ended, even if their owners have left with an error.
 ///
 /// With Order::kStreams ranks wait for each other as GPUs do: the operations of a group that a rank
-/// starts form a stream, and each of them begins when the one before it has ended. Nobody notices
-/// ranks that wait for each other then, except the watch of run_ranks.
+/// starts form a stream, and each of them begins when the one before it has ended. Only the watch
+/// of run_ranks detects ranks that wait for each other in this mode.
 #pragma once
 
 #include "pentatron/comm/backend.h"
@@ -94,8 +94,8 @@ struct Batch {
   std::vector<OperationPtr> operations;
 };
 
-/// Of one member of a group: what it has started and what has not begun. Guarded by the world's
-/// mutex.
+/// Operations that a member of a group has started, including those that have not begun. Guarded by
+/// the world's mutex.
 struct Stream {
   size_t under_way = 0; ///< operations of the batch that has begun and not ended
   std::deque<Batch> queued;

@@ -95,8 +95,8 @@ class Engine {
   using Lock = std::unique_lock<std::mutex>;
 
   // The mutex is held.
-  /// Looks at the open messages and goes on with the operations whose have arrived. Whether
-  /// anything happened.
+  /// Checks the open messages and continues the operations whose messages have arrived. Returns
+  /// whether anything changed.
   bool pass();
   bool test_messages();
   void completed(const Message& message, const std::string& error,

@@ -17,7 +17,7 @@ class [[nodiscard]] Protocol {
     std::coroutine_handle<> awaited_by;
     std::exception_ptr error;
 
-    /// Goes on with whoever awaits this protocol.
+    /// Resumes the coroutine that awaits this protocol.
     struct Return {
       bool await_ready() const noexcept { return false; }
       std::coroutine_handle<> await_suspend(Handle ended) const noexcept {

@@ -80,8 +80,8 @@ class Communicator final : public DeviceGroup {
   }
 
  private:
-  /// Transfers wait for long beside computation, so they get few of the GPU's multiprocessors:
-  /// communicators that wait must never occupy all of them.
+  /// Transfers can wait for a long time while kernels compute, so they use few of the GPU's
+  /// multiprocessors: waiting communicators must never occupy all of them.
   static ncclConfig_t config_for(GroupUse use) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     if (use == GroupUse::kTransfers) config.maxCTAs = 8;

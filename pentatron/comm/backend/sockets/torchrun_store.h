@@ -10,8 +10,8 @@ namespace pentatron::comm::sockets {
 /// Whether a torchrun has started this process and serves its store.
 bool serves_store(const Environment& environment);
 
-/// What rank 0 says, on every rank; only rank 0's `text` counts. Waits at most `timeout_s`. Throws
-/// CommError if the store does not answer.
+/// Returns rank 0's `text` on every rank. Waits at most `timeout_s`. Throws CommError if the store
+/// does not answer.
 std::string exchange_by_store(const Launch& launch, const Environment& environment,
                               double timeout_s, const std::string& text);
 

@@ -25,7 +25,7 @@ bool apply_test(std::string_view name, const Value& value, const Arguments& argu
 bool has_method(const Value& value, std::string_view name);
 Value call_method(const Value& self, std::string_view name, const Arguments& arguments);
 
-/// The member `name` of a value; undefined if there is none.
+/// The member `name` of a value; undefined if it does not exist.
 Value member_of(const Value& value, std::string_view name);
 
 /// Larger values are refused.

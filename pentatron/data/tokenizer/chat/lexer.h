@@ -30,7 +30,7 @@ struct Token {
   int line;
 };
 
-/// Comments are dropped; white space around blocks goes where "-" says so, and as the rules say.
+/// Comments are dropped; white space around blocks is removed at "-" and as the rules require.
 /// Throws DataError for blocks and strings without an end.
 std::vector<Token> read_tokens(std::string_view source, const TemplateRules& rules);
 

@@ -41,7 +41,7 @@ enum class NodeKind : uint8_t {
   kMacro,
   kBreak,
   kContinue,
-  kGeneration, ///< a block that marks what the model says
+  kGeneration, ///< a block that marks the model's output
   kBlock
 };
 
@@ -69,7 +69,8 @@ struct Node {
   bool negated = false; ///< of kTest: is not
 };
 
-/// Throws DataError, which names the line, for what is no template or not supported.
+/// Throws DataError, which names the line, for a text that is not a template or uses unsupported
+/// syntax.
 NodePtr parse(std::string_view source, const TemplateRules& rules);
 
 } // namespace pentatron::data::tokenizer::chat

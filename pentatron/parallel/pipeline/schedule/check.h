@@ -22,7 +22,7 @@ struct Verdict {
     kDeadlock, ///< nothing is wrong where it stops, but every rank that is not done waits
   };
   Kind kind = Kind::kOk;
-  std::string problem;     ///< one sentence about the first violation; empty if there is none
+  std::string problem;     ///< one sentence about the first violation; empty if valid
   std::vector<Peak> peaks; ///< by rank, as far as it came
 
   bool ok() const { return kind == Kind::kOk; }

@@ -1,6 +1,6 @@
 /// A pipeline schedule as data: what every rank does, in order. No tensors, no communication.
 ///
-/// A model is cut into `num_stages` stages; `rank_of_stage` says who holds which (in a V shape
+/// A model is cut into `num_stages` stages; `rank_of_stage` maps stages to ranks (in a V shape
 /// stage s and stage 2p-1-s share a rank). A step runs `num_microbatches` microbatches through all
 /// stages, forward and backward. A generator writes only what is computed; lower() adds the
 /// messages and the ends of lifetimes.

@@ -1,7 +1,7 @@
 /// Which part of a model each pipeline stage holds.
 ///
-/// A stage is a range of segments; a segment that is no layer (an embedding, the head) lies with
-/// the layer behind it, at the end of the model with the one before it.
+/// A stage is a range of segments; a segment that is not a layer (an embedding, the head) is on the
+/// stage of the next layer or, at the end of the model, of the previous one.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace pentatron::pipeline {
 
-/// What stages are told of a segment.
+/// A segment, as the assignment of stages sees it.
 struct StageSegment {
   std::string name;      ///< "embedding", "layer 3"
   char letter = 't';     ///< in a layout

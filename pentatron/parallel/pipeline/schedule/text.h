@@ -14,7 +14,7 @@
 ///   2sendF0>3    stage 2's activation of microbatch 0, to rank 3 (sendB: its input's gradient)
 ///   3recvF0<2    stage 3's activation of microbatch 0, from rank 2 (recvB: its output's gradient)
 ///   2free0       stage 2's output of microbatch 0 is not needed any more
-/// '#' begins a comment. A rank's actions may go on over lines that begin with a space.
+/// '#' begins a comment. A rank's actions may continue on lines that begin with a space.
 #pragma once
 
 #include <string>
