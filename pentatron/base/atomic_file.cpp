@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include <fcntl.h>
@@ -41,6 +42,19 @@ void swap_names(const fs::path& fresh, const fs::path& old) {
   if (::rename(old.c_str(), third.c_str()) != 0 || ::rename(fresh.c_str(), old.c_str()) != 0 ||
       ::rename(third.c_str(), fresh.c_str()) != 0)
     fail("renamed", old, errno);
+}
+
+/// A target that has appeared since the start is not replaced, where the file system can do that in
+/// one step; elsewhere it is looked for just before.
+void rename_to_free(const fs::path& aside, const fs::path& target) {
+  if (::renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) == 0) return;
+  std::error_code error;
+  if (errno == EEXIST || fs::exists(fs::symlink_status(target, error)))
+    raise<Error>("{} was created by another program in the meantime and is not overwritten\n  try: "
+                 "another name, or --overwrite to replace it",
+                 target.string());
+  if (errno != EINVAL && errno != ENOSYS) fail("renamed", target, errno);
+  if (::rename(aside.c_str(), target.c_str()) != 0) fail("renamed", target, errno);
 }
 
 fs::path parent_of(const fs::path& path) {
@@ -88,10 +102,13 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
   }
 }
 
-void AtomicFile::commit() {
+void AtomicFile::commit(Existing existing) {
   PT_DCHECK(descriptor_ >= 0);
   if (::fsync(descriptor_) != 0) fail("synced to disk", target_, errno);
-  if (::rename(aside_.c_str(), target_.c_str()) != 0) fail("renamed", target_, errno);
+  if (existing == Existing::kRefuse)
+    rename_to_free(aside_, target_);
+  else if (::rename(aside_.c_str(), target_.c_str()) != 0)
+    fail("renamed", target_, errno);
   ::close(descriptor_);
   descriptor_ = -1;
   sync_path(parent_of(target_));
@@ -120,12 +137,34 @@ void refuse_existing(std::span<const fs::path> outputs, std::string_view option)
   }
 }
 
+std::error_code try_to_write(const fs::path& folder) {
+  std::string probe = folder / ".pentatron-XXXXXX";
+  if (::mkdtemp(probe.data()) == nullptr) return {errno, std::generic_category()};
+  ::rmdir(probe.c_str());
+  return {};
+}
+
+void require_output(const fs::path& output, std::string_view option) {
+  std::error_code error;
+  fs::path existing = fs::absolute(output, error).lexically_normal();
+  if (!existing.has_filename()) existing = existing.parent_path(); // "folder/"
+  do existing = existing.parent_path();
+  while (!fs::exists(existing, error) && existing.has_relative_path());
+  const bool is_folder = fs::is_directory(existing, error);
+  if (is_folder) error = try_to_write(existing);
+  if (is_folder && !error) return;
+  raise<ConfigError>(
+      "{} {} cannot be created: {} {}\n  try: {} in a folder that you can write to", option,
+      output.string(), existing.string(),
+      is_folder ? fmt::format("is not writable ({})", error.message()) : "is not a folder", option);
+}
+
 void require_folder_of(const fs::path& output, std::string_view option,
                        std::string_view extension) {
   std::error_code error;
   const fs::path folder = output.has_parent_path() ? output.parent_path() : ".";
   if (fs::is_directory(folder, error) && output.has_filename() && !fs::is_directory(output, error))
-    return;
+    return require_output(output, option);
   fs::path name = output.has_filename() ? output.filename() : folder.filename();
   raise<ConfigError>("{} {} is not a file in an existing folder\n  try: {} {}", option,
                      output.string(), option, name.replace_extension(extension).string());
@@ -165,10 +204,11 @@ bool contains_path(const fs::path& outer, const fs::path& inner) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first == a.end();
 }
 
-void write_file_atomically(const fs::path& target, std::string_view text) {
+void write_file_atomically(const fs::path& target, std::string_view text,
+                           AtomicFile::Existing existing) {
   AtomicFile file(target);
   file.write(text);
-  file.commit();
+  file.commit(existing);
 }
 
 std::error_code remove_tree(const fs::path& path, const std::function<void()>& progress) {

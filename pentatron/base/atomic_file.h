@@ -25,8 +25,9 @@ class AtomicFile {
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   /// Writes at a position from the start; does not move where write() appends.
   void write_at(uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes it durable and visible, replacing an existing file.
-  void commit();
+  enum class Existing : uint8_t { kReplace, kRefuse };
+  /// Makes it durable and visible. An existing file is replaced, or, as Error, refused.
+  void commit(Existing existing = Existing::kReplace);
 
  private:
   std::filesystem::path target_;
@@ -55,6 +56,14 @@ class FolderLock {
 void refuse_existing(std::span<const std::filesystem::path> outputs,
                      std::string_view option = "--output");
 
+/// Creates a folder in `folder` and removes it, because permissions do not cover read-only and full
+/// disks. Returns what failed.
+std::error_code try_to_write(const std::filesystem::path& folder);
+
+/// Throws ConfigError unless `output`, which an option or argument names, can be created: it or the
+/// nearest existing folder above it must be writable.
+void require_output(const std::filesystem::path& output, std::string_view option);
+
 /// Throws ConfigError unless `output`, which an option names, can be a file in an existing folder;
 /// `extension` (".json") is what such files end in.
 void require_folder_of(const std::filesystem::path& output, std::string_view option,
@@ -74,7 +83,8 @@ std::filesystem::path free_path(const std::filesystem::path& taken);
 bool contains_path(const std::filesystem::path& outer, const std::filesystem::path& inner);
 
 /// The whole content at once.
-void write_file_atomically(const std::filesystem::path& target, std::string_view text);
+void write_file_atomically(const std::filesystem::path& target, std::string_view text,
+                           AtomicFile::Existing existing = AtomicFile::Existing::kReplace);
 
 /// A folder `target` filled under the name `target`.tmp-* beside it.
 class AtomicDirectory {

@@ -97,6 +97,17 @@ constexpr Synonym kSynonyms[] = {
     {"tp", "tensormodelparallelsize"},
     {"pp", "pipelinemodelparallelsize"},
     {"gradientcheckpointing", "recompute"},
+    {"gelunew", "gelutanh"},
+    {"gelupytorchtanh", "gelutanh"},
+    {"gelufast", "gelutanh"},
+    {"gelupython", "gelu"},
+    {"relu2", "squaredrelu"},
+    {"swish", "silu"},
+    {"rotary", "rope"},
+    {"learnedabsolute", "learned"},
+    {"inversesqrt", "inversesquareroot"},
+    {"true", "on"},
+    {"false", "off"},
 };
 
 /// Whether all words of `part`, at least two, are words of `text` in the same order.

@@ -122,6 +122,19 @@ std::vector<std::string> ModelSource::check(const models::ParamSpecs& specs,
   return missing;
 }
 
+void ModelSource::check_layers(const models::ParamSpecs& tensors, Strictness strictness) const {
+  if (strictness != Strictness::kRaiseAll) return;
+  TensorProblems problems;
+  for (const auto& [name, info] : facts_.tensors) {
+    const size_t layers = name.find("layers.");
+    const bool of_layer = layers == 0 || (layers != std::string::npos && name[layers - 1] == '.');
+    if (of_layer && !name.starts_with("mtp.") && !tensors.contains(name)) problems.unexpected(name);
+  }
+  problems.throw_if_any(facts_.path.string() +
+                        " does not match the model of this configuration "
+                        "(checkpoint.strictness=log_unexpected ignores extra tensors)");
+}
+
 void ModelSource::load(nn::ParamList& params, const EachParam& each, Strictness strictness) {
   models::ParamSpecs specs;
   for (const nn::Param& param : params)

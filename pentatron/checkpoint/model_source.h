@@ -107,6 +107,9 @@ class ModelSource {
   /// missing in the files and may be missing. Does not read tensors.
   std::vector<std::string> check(const models::ParamSpecs& specs,
                                  Strictness strictness = Strictness::kRaiseAll) const;
+  /// Throws CheckpointError for tensors of layers that are not among these of a model (parameters
+  /// and buffers), unless `strictness` ignores them. Heads of other tasks may be left out.
+  void check_layers(const models::ParamSpecs& tensors, Strictness strictness) const;
 
  protected:
   explicit ModelSource(ModelFacts facts) : facts_(std::move(facts)) {}

@@ -232,6 +232,7 @@ int run_convert(ConvertArguments& a) {
   a.source = a.average ? checkpoint::averaged(a.source) : with_adapter(a.source, a.adapter);
   checkpoint::ConvertOptions& options = a.options;
   const auto source = checkpoint::open_model(a.source);
+  require_output(a.target, "the target");
   if (options.format == checkpoint::ModelFormat::kPentatron)
     options.config_yaml = config_for(*Changed(*source, a), options.dtype);
   std::string no_tokenizer;

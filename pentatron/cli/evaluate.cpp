@@ -240,6 +240,7 @@ int evaluate(EvaluateArguments& a) {
   check_outputs(a);
   if (a.positional.empty()) naming("--hf ", a.model, [&] { checkpoint::open_model(a.model); });
   a.model = with_adapter(a.model, a.adapter);
+  a.tasks.overwrite = a.overwrite;
   if (!a.tasks.tasks.empty()) return evaluate_on_tasks(a.model, a.config, a.tasks);
   std::vector<std::string> keys;
   trainer::Config base;

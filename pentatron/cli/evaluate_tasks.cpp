@@ -106,7 +106,8 @@ int evaluate_on_tasks(const std::string& model, const std::vector<std::string>& 
           AtomicFile file(arguments.out);
           file.write(json.dump(1, ' ', false, evaluation::Document::error_handler_t::replace) +
                      "\n");
-          file.commit();
+          file.commit(arguments.overwrite ? AtomicFile::Existing::kReplace
+                                          : AtomicFile::Existing::kRefuse);
         },
         "a file in another folder");
   });

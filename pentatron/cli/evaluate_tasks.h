@@ -11,6 +11,7 @@ namespace pentatron::cli {
 struct TaskArguments {
   std::vector<std::string> tasks;
   std::string out;
+  bool overwrite = false;
   RankArguments ranks;
 };
 void add_task_options(CLI::App& verb, TaskArguments& arguments);

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/cli/commands.h"
@@ -48,11 +49,19 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
                        path, value, path);
   };
   // Also values that are the default; `train={num_threads: 2}` is known by what it changes.
+  const std::vector<config::FieldInfo> fields = config::list_fields<trainer::Config>();
   for (const std::string& text : split.overrides) {
     const size_t equals = text.find('=');
     const std::string path = text.substr(0, equals);
-    for (const config::FieldInfo& field : config::list_fields<trainer::Config>())
-      if (field.path == path) check(path, text.substr(equals + 1));
+    if (std::ranges::find(fields, path, &config::FieldInfo::path) != fields.end()) {
+      check(path, text.substr(equals + 1));
+    } else if (std::ranges::none_of(fields, [&](const config::FieldInfo& field) {
+                 return field.path.starts_with(path + ".");
+               })) {
+      raise<ConfigError>("{} is not a key of this command, which takes the configuration from the "
+                         "model\n  try: one of dtype, device, kernels, train.num_threads{}{}",
+                         path, more.empty() ? "" : ", ", fmt::join(more, ", "));
+    }
   }
   const trainer::Config config = trainer::load_config(std::nullopt, split.overrides, base, ranks);
   for (const config::Difference& d : config::diff(base, config)) check(d.path, d.after);

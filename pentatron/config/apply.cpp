@@ -25,7 +25,7 @@ class Applier {
           location(origin_, node.line), path,
           fmt::format("{} is a section, and '{}' is not a set of keys", what,
                       node.type == Node::Type::kList ? "a list" : excerpt(node.text)),
-          schema.entries.empty() ? "" : join(path, schema.entries.front().name) + "=...");
+          one_key(schema, node, path));
       return;
     }
     for (const Node::Member& member : node.members) {
@@ -41,6 +41,21 @@ class Applier {
         value(*found.entry, object, member.value, full, where);
       }
     }
+  }
+
+  /// The key that a text given for a whole section is for: dataset=FILE is dataset.path=FILE.
+  static std::string one_key(const Schema& schema, const Node& node, const std::string& path) {
+    if (schema.entries.empty()) return {};
+    const Entry& first = schema.entries.front();
+    const std::string text = excerpt(node.text);
+    if (node.type != Node::Type::kScalar) return join(path, first.name) + "=...";
+    if (first.type != nullptr && first.type->kind == Kind::kEnum &&
+        parse_value(*first.type, node).value)
+      return fmt::format("{}={}", join(path, first.name), text);
+    const bool has_path =
+        std::ranges::find(schema.entries, "path", &Entry::name) != schema.entries.end();
+    return has_path ? fmt::format("{}={}", join(path, "path"), text)
+                    : join(path, first.name) + "=...";
   }
 
   void value(const Entry& entry, void* object, const Node& node, const std::string& path,

@@ -265,35 +265,6 @@ std::span<const MegatronName> megatron_names() {
   return kNames;
 }
 
-namespace {
-
-constexpr KeyElsewhere kElsewhere[] = {{"peft", "rank", "peft.r"},
-                                       {"peft", "lora_rank", "peft.r"},
-                                       {"peft", "lora_r", "peft.r"},
-                                       {"peft", "lora_alpha", "peft.alpha"},
-                                       {"peft", "lora_dropout", "peft.dropout"},
-                                       {"peft", "name", "peft.type"},
-                                       {"optimizer", "name", "optimizer.optimizer"},
-                                       {"optimizer", "type", "optimizer.optimizer"},
-                                       {"optimizer", "learning_rate", "optimizer.lr"},
-                                       {"scheduler", "name", "scheduler.lr_decay_style"},
-                                       {"scheduler", "type", "scheduler.lr_decay_style"},
-                                       {"model", "name", "model.preset"},
-                                       {"dataset", "name", "dataset.path"},
-                                       {"tokenizer", "name", "tokenizer.path"}};
-
-} // namespace
-
-std::span<const KeyElsewhere> keys_elsewhere() {
-  return kElsewhere;
-}
-
-std::string_view key_for(std::string_view typed) {
-  for (const KeyElsewhere& other : kElsewhere)
-    if (typed == fmt::format("{}.{}", other.section, other.name)) return other.key;
-  return {};
-}
-
 std::string_view setting_of_megatron(std::string_view typed) {
   typed = typed.substr(0, typed.find('='));
   while (typed.starts_with('-')) typed.remove_prefix(1);

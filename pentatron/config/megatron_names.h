@@ -21,12 +21,4 @@ std::span<const MegatronName> megatron_names();
 /// "model.num_experts"; empty: Megatron has no such name, or no key says the same.
 std::string_view setting_of_megatron(std::string_view typed);
 
-/// How other programs call a key, in a section that is ours.
-struct KeyElsewhere {
-  std::string_view section, name, key;
-};
-std::span<const KeyElsewhere> keys_elsewhere();
-/// The key for such a name, "peft.r" for the rank of adapters; empty: none.
-std::string_view key_for(std::string_view typed);
-
 } // namespace pentatron::config

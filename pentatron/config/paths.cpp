@@ -6,6 +6,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/nearest.h"
 #include "pentatron/base/text.h"
+#include "pentatron/config/common_names.h"
 #include "pentatron/config/megatron_names.h"
 #include "pentatron/config/value.h"
 
@@ -113,11 +114,13 @@ std::string nearest_path(const Schema& schema, std::string_view path) {
 
 void add_unknown(const Schema& root, std::string_view path, std::string_view where,
                  Violations& violations) {
-  std::string suggestion(key_for(path));
-  if (suggestion.empty()) suggestion = setting_of_megatron(path);
-  const std::string known = suggestion.substr(0, suggestion.find_first_of("= "));
-  if (known.empty() || find(root, nullptr, known).entry == nullptr)
-    suggestion = nearest_path(root, path);
+  const auto known = [&root](std::string_view setting) {
+    const std::string_view key = setting.substr(0, setting.find_first_of("= "));
+    return key.starts_with("--") || (!key.empty() && find(root, nullptr, key).entry != nullptr);
+  };
+  std::string suggestion(setting_of_common_name(path));
+  if (!known(suggestion)) suggestion = setting_of_megatron(path);
+  if (!known(suggestion)) suggestion = nearest_path(root, path);
   if (suggestion.empty()) {
     const Found parent = find(root, nullptr, section_name(path));
     const bool section = parent.entry != nullptr && parent.entry->section != nullptr;

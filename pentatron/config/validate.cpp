@@ -56,8 +56,9 @@ std::optional<int64_t> nearest_integer(const FieldTraits& t, int64_t v) {
 std::string suggestion(const TypeInfo& type, const FieldTraits& traits, const Value& value,
                        const Value& default_value) {
   if (const auto* v = std::get_if<int64_t>(&value.data); v != nullptr && type.kind != Kind::kEnum) {
-    // What is allowed at most may be more than any machine has.
-    if (static_cast<double>(*v) > traits.max &&
+    // A large maximum may be more than any machine has; a small one counts kinds of something.
+    constexpr double kSmall = 16;
+    if (static_cast<double>(*v) > traits.max && traits.max > kSmall &&
         std::holds_alternative<int64_t>(default_value.data) && satisfies(traits, default_value))
       return format_value(type, default_value);
     // Nothing, where that is allowed: `window_size=0` means no window.

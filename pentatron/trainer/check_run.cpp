@@ -30,8 +30,10 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
   const CheckpointConfig& c = config.checkpoint;
   if (c.load.empty()) return "";
   if (const std::optional<std::string> foreign = foreign_model(c)) {
-    checkpoint::open_model(*foreign)->check(models::param_specs(config.model),
-                                            config.checkpoint.strictness);
+    const auto source = checkpoint::open_model(*foreign);
+    source->check(models::param_specs(config.model), c.strictness);
+    source->check_layers(models::tensor_specs(config.model), c.strictness);
+    tell_other_model(source->config(), config, *foreign);
     return ", " + c.load;
   }
   if (c.node_local) return "";

@@ -10,6 +10,7 @@
 #include "pentatron/base/nearest.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/data/check_fields.h"
+#include "pentatron/data/gpt/data_paths.h"
 #include "pentatron/data/objectives/open_t5.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"
 #include "pentatron/data/sft/sft_dataset.h"
@@ -71,6 +72,22 @@ void check_batch_sizes(const TrainConfig& train, int data_parallel_size,
   }
 }
 
+/// Random tokens come from no file: whoever names one means another type.
+void check_mock_path(const Config& config, const std::vector<data::BatchField>& fields,
+                     config::Violations& violations) {
+  using data::DatasetType;
+  const data::DatasetConfig& c = config.dataset;
+  if (c.type != DatasetType::kMock || c.path.empty()) return;
+  DatasetType meant = data::type_for_text(fields).value_or(DatasetType::kBatches);
+  if (meant == DatasetType::kText && data::names_corpora(c)) meant = DatasetType::kIndexed;
+  if (c.path.ends_with(".safetensors")) meant = DatasetType::kBatches;
+  violations.add("dataset.path",
+                 fmt::format("dataset.path={} has no effect with dataset.type=mock, which makes "
+                             "random tokens",
+                             c.path),
+                 fmt::format("dataset.type={}", config::to_string(meant)));
+}
+
 /// Whether the model can be trained on that kind of data at all; the rest shows when it is opened.
 void check_data(const Config& config, config::Violations& violations) {
   using data::DatasetType;
@@ -84,7 +101,8 @@ void check_data(const Config& config, config::Violations& violations) {
                    "model.head=masked_lm");
     return;
   }
-  if (data::can_give(type, spec.fields)) return; // batches have whatever fields
+  if (data::can_give(type, spec.fields)) // batches have whatever fields
+    return check_mock_path(config, spec.fields, violations);
   const auto fits = data::type_for_text(spec.fields).value_or(DatasetType::kBatches);
   violations.add("dataset.type",
                  fmt::format("dataset.type={} does not provide the data that {} is trained on",

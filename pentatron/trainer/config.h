@@ -111,7 +111,7 @@ struct TrainConfig {
             .unit("iterations"),
         field("train_samples", &C::train_samples,
               "length of the run in samples; replaces train_iters")
-            .positive()
+            .range(1, 1e15)
             .unit("samples"),
         field("seq_length", &C::seq_length, "number of tokens in each sample")
             .size()

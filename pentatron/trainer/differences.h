@@ -19,6 +19,11 @@ std::string differences(const Config& one, const Config& other,
 void check_saved(const Config& saved, const Config& config, bool has_training_state,
                  const std::string& folder);
 
+/// Warns of keys of `config` that change what the weights in `where`, of the model `saved`,
+/// compute: rotary_base, activation_func. Those of a new task (head, labels) are not named.
+void tell_other_model(const models::ModelConfig& saved, const Config& config,
+                      const std::string& where);
+
 /// Returns `config` if it is the same on all ranks; otherwise throws CommError, because ranks with
 /// different settings would form different groups or train different models. Collective.
 Config equal_config(Config config, const comm::Group& world);

@@ -134,6 +134,8 @@ void choose_training(Settings& settings, const FinetuneRequest& request, const C
   const bool small = config.model.hidden_size <= 1024;
   const auto choose_min_lr = [&](double lr) {
     if (settings.given("optimizer.lr")) lr = config.optimizer.lr;
+    const bool constant = config.scheduler.lr_decay_style == optim::LrDecayStyle::kConstant;
+    if (constant && lr >= optim::OptimizerConfig().min_lr) return; // it has no effect
     settings.choose("optimizer.min_lr", fmt::format("{:g}", lr / 10), "a tenth of optimizer.lr");
   };
   if (request.all_weights) {
@@ -251,8 +253,9 @@ void choose_lengths(Settings& settings, const FinetuneRequest& request, const Co
   const int64_t epoch = std::max<int64_t>(1, samples / global);
   if (validation > 0) {
     settings.choose("train.eval_interval", epoch, "once an epoch");
-    settings.choose("train.eval_iters", std::min<int64_t>(20, (validation + global - 1) / global),
-                    "");
+    if (!config.dataset.full_validation)
+      settings.choose("train.eval_iters", std::min<int64_t>(20, (validation + global - 1) / global),
+                      "");
   }
   settings.choose("checkpoint.save_interval", epoch, "once an epoch");
   settings.choose("logger.log_interval", std::max<int64_t>(1, iterations / 20), "");

@@ -17,6 +17,7 @@
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/families.h"
+#include "pentatron/trainer/precision.h"
 #include "pentatron/trainer/recompute.h"
 
 namespace pentatron::trainer {

@@ -1,87 +1,17 @@
 #include "pentatron/trainer/notices.h"
 
-#include <string_view>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "pentatron/config/config.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/idle_keys.h"
 #include "pentatron/trainer/precision.h"
 
 namespace pentatron::trainer {
 
-namespace {
-
-/// Keys of a section that begin so do nothing, as `reason` says.
-struct IdleKeys {
-  std::string_view section, begin;
-  bool idle = false;
-  std::string reason;
-};
-
-/// Keys of features that the run does not use.
-std::vector<std::string> idle_keys(const Config& config) {
-  using optim::OptimizerKind;
-  const OptimizerKind kind = config.optimizer.optimizer;
-  const std::string optimizer =
-      fmt::format("optimizer.optimizer={} does not use it", config::to_string(kind));
-  const bool muon = kind == OptimizerKind::kMuon || kind == OptimizerKind::kAdaptiveMuon;
-  // A model that was loaded says keys of its own.
-  const bool own = config.model.preset.empty() && config.checkpoint.load.empty();
-  const bool rotates = config.model.position_embedding_type == models::PositionEmbedding::kRope;
-  const std::string position = fmt::format("model.position_embedding_type={}",
-                                           config::to_string(config.model.position_embedding_type));
-  const models::RopeScalingType scaling = config.model.rope_scaling.type;
-  const bool yarn = scaling == models::RopeScalingType::kYarn,
-             llama3 = scaling == models::RopeScalingType::kLlama3;
-  const std::string rope_scaling =
-      fmt::format("model.rope_scaling.type={}", config::to_string(scaling));
-  const std::vector<IdleKeys> table = {
-      {"optimizer", "sgd_", kind != OptimizerKind::kSgd, optimizer},
-      {"optimizer", "lion_", kind != OptimizerKind::kLion, optimizer},
-      {"optimizer", "muon_", !muon, optimizer},
-      {"optimizer", "adaptive_muon_", kind != OptimizerKind::kAdaptiveMuon, optimizer},
-      {"optimizer", "adafactor_", kind != OptimizerKind::kAdafactor, optimizer},
-      {"scheduler", "lr_wsd_", config.scheduler.lr_decay_style != optim::LrDecayStyle::kWsd,
-       fmt::format("scheduler.lr_decay_style={}",
-                   config::to_string(config.scheduler.lr_decay_style))},
-      {"logger", "sample_", config.logger.sample_prompts.empty(), "logger.sample_prompts is empty"},
-      {"logger", "run_name", config.logger.dir.empty(), "logger.dir is empty"},
-      {"profiling", "trace_", !config.profiling.trace, "profiling.trace=false"},
-      {"train", "eval_iters", config.train.eval_interval == 0, "train.eval_interval=0"},
-      {"dataset", "full_validation", config.train.eval_interval == 0, "train.eval_interval=0"},
-      {"model", "rotary_", own && !rotates, position},
-      {"model", "rope_", own && !rotates, position},
-      {"model", "rope_scaling.beta_", own && !yarn, rope_scaling},
-      {"model", "rope_scaling.truncate", own && !yarn, rope_scaling},
-      {"model", "rope_scaling.attention_factor", own && !yarn, rope_scaling},
-      {"model", "rope_scaling.mscale", own && !yarn, rope_scaling},
-      {"model", "rope_scaling.low_freq_factor", own && !llama3, rope_scaling},
-      {"model", "rope_scaling.high_freq_factor", own && !llama3, rope_scaling},
-      {"eval", "", config.eval.tasks.empty(), "eval.tasks is empty"},
-      {"checkpoint", "async_save", config.checkpoint.save.empty(), "checkpoint.save is empty"},
-      {"checkpoint", "staging_limit", !config.checkpoint.async_save, "checkpoint.async_save=false"},
-      {"mixed_precision", "num_layers_at_", !config.mixed_precision.first_last_layers_bf16,
-       "mixed_precision.first_last_layers_bf16=false"},
-      {"dataset", "fim_", config.dataset.fim_rate == 0, "dataset.fim_rate=0"},
-      {"parallel", "pipeline_schedule", config.parallel.pipeline_model_parallel_size == 1,
-       "there is only one pipeline rank"},
-      {"comm_overlap", "tp", config.parallel.tensor_model_parallel_size == 1,
-       "there is only one tensor-parallel rank"}};
-  std::vector<std::string> all;
-  for (const config::Difference& d : config::diff(Config(), config))
-    for (const IdleKeys& keys : table)
-      if (keys.idle && d.path.starts_with(fmt::format("{}.{}", keys.section, keys.begin)))
-        all.push_back(fmt::format("{}={} has no effect: {}\n  try: remove {}", d.path, d.after,
-                                  keys.reason, d.path));
-  return all;
-}
-
-} // namespace
-
 std::vector<std::string> notices(const Config& config, int world_size, bool has_validation) {
-  std::vector<std::string> all = idle_keys(config);
+  std::vector<std::string> all = idle_keys(config, world_size);
   const auto add = [&](std::string sentence) { all.push_back(std::move(sentence)); };
   const bool splits =
       config.dataset.train_data_path.empty() && config.dataset.type != data::DatasetType::kBatches;
@@ -91,7 +21,7 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
                     config.train.eval_interval,
                     splits ? "dataset.split=95,5,0" : "dataset.valid_data_path=FILE"));
   const CheckpointConfig& c = config.checkpoint;
-  if (c.keep_best > 0 && c.keep_best_metric != kTrainingLoss && !has_validation)
+  if (c.keep_best > 0 && c.keep > 0 && c.keep_best_metric != kTrainingLoss && !has_validation)
     add(fmt::format("checkpoint.keep_best={} has no effect: it compares evaluation metrics, but "
                     "there are no validation samples\n  try: checkpoint.keep_best_metric=loss",
                     c.keep_best));

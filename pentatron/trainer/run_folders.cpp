@@ -81,14 +81,6 @@ bool is_same(const fs::path& a, const fs::path& b) {
   return full_path(a) == full_path(b);
 }
 
-/// Makes a folder in `existing` and removes it: permissions do not tell of /proc or a full disk.
-std::error_code try_to_write(const fs::path& existing) {
-  std::string probe = existing / ".pentatron-XXXXXX";
-  if (::mkdtemp(probe.data()) == nullptr) return {errno, std::generic_category()};
-  ::rmdir(probe.c_str());
-  return {};
-}
-
 [[noreturn]] void refuse_folder(const std::string& key, const fs::path& folder,
                                 const std::string& why) {
   raise<ConfigError>("{}={} is not a writable folder: {}\n  try: another {}", key, folder.string(),
@@ -282,6 +274,10 @@ void check_results(const Config& config, bool saved) {
   }
   if (file.empty() && !(own && saved) && !has_metrics(dir) && !has_failed_start(dir))
     file = first_of(dir, kRunFiles);
+  if (!saved && !c.save.empty() && is_there(save / "config.json"))
+    raise<ConfigError>("checkpoint.save={} contains a model (config.json), which would hide the "
+                       "checkpoints from other commands\n  try: {}",
+                       save.string(), new_folders(config));
   if (!file.empty())
     raise<ConfigError>("{} exists, and the run would overwrite it\n  try: {}", file.string(),
                        new_folders(config));

@@ -8,6 +8,7 @@
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/comm/long_work.h"
 #include "pentatron/models/param_specs.h"
+#include "pentatron/trainer/differences.h"
 
 namespace pentatron::trainer {
 
@@ -30,6 +31,8 @@ void load_weights(const std::string& where, const parallelize::TrainingModel& mo
   const checkpoint::Strictness strictness = config.checkpoint.strictness;
   const std::vector<std::string> fresh =
       source->check(models::param_specs(config.model), strictness);
+  source->check_layers(models::tensor_specs(config.model), strictness);
+  if (where == foreign_model(config.checkpoint)) tell_other_model(source->config(), config, where);
   if (!fresh.empty())
     log::shared_warning("{} has no {}: training starts with new values", where,
                         fmt::join(fresh, ", "));

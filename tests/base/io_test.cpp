@@ -197,6 +197,32 @@ TEST(AtomicFile, AnErrorOfTheSystemNamesTheFile) {
               HasSubstr("big cannot be written"));
 }
 
+TEST(AtomicFile, DoesNotReplaceWhatAppearedWhenItMustNot) {
+  const TemporaryFolder folder;
+  const std::filesystem::path target = folder.path() / "out";
+  AtomicFile file(target);
+  file.write("ours");
+  write_file_atomically(target, "theirs");
+  EXPECT_THAT(message_of([&] { file.commit(AtomicFile::Existing::kRefuse); }),
+              HasSubstr("was created by another program"));
+  EXPECT_EQ(content_of(target), "theirs");
+  write_file_atomically(folder.path() / "new", "ours", AtomicFile::Existing::kRefuse);
+  EXPECT_EQ(content_of(folder.path() / "new"), "ours");
+}
+
+TEST(RequireOutput, LooksAtTheNearestFolderThatExists) {
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder.path() / "file";
+  write_file_atomically(file, "");
+  require_output(folder.path() / "a/b/c.json", "--out");
+  require_output(file, "--out");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+  EXPECT_THAT(message_of([&] { require_output(file / "a", "--out"); }),
+              HasSubstr("file is not a folder"));
+  EXPECT_THAT(message_of([&] { require_output("/proc/a", "--out"); }),
+              AllOf(HasSubstr("--out /proc/a cannot be created"), HasSubstr("is not writable")));
+}
+
 TEST(AtomicFile, NeedsAFolderThatExistsAndANameOfAFile) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "sub");

@@ -305,8 +305,9 @@ TEST_F(ExitStatus, IsTheSameForTheSameMistake) {
     EXPECT_THAT(call(tiny + data + " dataset.split=0,0,100", 2), HasSubstr("sample")) << data;
   call(tiny + "dataset.path=texts.jsonl checkpoint.save=saved", 0);
   // A run that differs from its checkpoint.
-  for (const char* key : {"dtype=bf16", "model.hidden_size=64",
-                          "dataset.type=mock tokenizer.type=null tokenizer.vocab_size=256"})
+  for (const char* key :
+       {"dtype=bf16", "model.hidden_size=64",
+        "dataset.type=mock dataset.path= tokenizer.type=null tokenizer.vocab_size=256"})
     EXPECT_THAT(call(tiny + "dataset.path=texts.jsonl checkpoint.load=saved " + key, 2),
                 HasSubstr("try: "))
         << key;

@@ -218,6 +218,12 @@ TEST_F(Limits, OnAFullDiskEveryIncompleteFileIsNamedAndNoOtherIsShown) {
   EXPECT_THAT(out, Not(HasSubstr("plot         ")));
 }
 
+TEST_F(Limits, ALengthThatDoesNotFitIntoANumberIsRefused) {
+  for (const char* samples : {"9223372036854775807", "1000000000000001"})
+    EXPECT_THAT(train(std::string("--dry-run train.train_samples=") + samples, 2),
+                HasSubstr("train.train_samples="));
+}
+
 TEST_F(Limits, TooManyThreadsAreRefused) {
   EXPECT_THAT(train("--ranks 100000 --backend sockets", 2),
               AllOf(HasSubstr("--ranks 100000 is more than the 4096 processes"),

@@ -332,6 +332,12 @@ TEST_F(Program, SuggestsOnlyWhatIsNear) {
                         {"train.batch_size=1", "try: train.global_batch_size\n"},
                         {"tp=2", "try: parallel.tensor_model_parallel_size\n"},
                         {"optimizer.beta1=0", "try: optimizer.adam_beta1\n"},
+                        {"model.activation_func=gelu_new", "try: model.activation_func=gelu_tanh"},
+                        {"model.activation_func=relu2", "try: model.activation_func=squared_relu"},
+                        {"ddp.zero_stage=4", "try: ddp.zero_stage=3\n"},
+                        {"logger.progress=true", "try: logger.progress=on\n"},
+                        {"dataset=c.jsonl", "try: dataset.path=c.jsonl\n"},
+                        {"data_parallel_size=2", "try: --ranks RANKS"},
                         {"modle.num_layer=2", "try: model.num_layers\n"}})
     EXPECT_THAT(run({"config", "show", c.typed}).err, HasSubstr(c.suggested)) << c.typed;
   const Result far = run({"config", "show", "device=quantum"});

@@ -121,7 +121,7 @@ TEST_F(UserData, AModelWithoutATokenizerSaysSo) {
   write("broken/tokenizer.json", "{\"model\": {\"type\": \"Unknown\"}}");
   EXPECT_THAT(call(tiny("--hf broken train.train_iters=1 logger.dir=l"), 1),
               HasSubstr("broken/tokenizer.json"));
-  call(tiny("--hf broken train.train_iters=1 dataset.type=mock logger.dir=l"));
+  call(tiny("--hf broken train.train_iters=1 dataset.type=mock dataset.path= logger.dir=l"));
 }
 
 TEST_F(UserData, ARunStartsFromOneModel) {
@@ -139,6 +139,33 @@ TEST_F(UserData, ARunStartsFromOneModel) {
 }
 
 /// The command that starts a run from a model resumes it too.
+TEST_F(UserData, ARunUsesAllLayersOfItsModelAndTellsOtherSettings) {
+  const std::string llama = "--hf '" + (kTestData / "hf_tiny/llama").string() +
+                            "' dataset.type=mock train.train_iters=1 train.seq_length=8 "
+                            "train.micro_batch_size=1 train.global_batch_size=1 "
+                            "train.num_threads=1 logger.peak_tflops=1 ";
+  for (const char* more : {"logger.dir=l1", "--dry-run"})
+    EXPECT_THAT(call("train " + llama + "model.num_layers=1 " + more, 1),
+                HasSubstr("layers.1.attention.qkv.weight is not part of the model"))
+        << more;
+  call("train " + llama + "model.num_layers=1 checkpoint.strictness=log_unexpected logger.dir=l2");
+  EXPECT_THAT(call("train " + llama + "model.rotary_base=77 --dry-run"),
+              HasSubstr("were trained with model.rotary_base=10000.0 instead of 77.0"));
+  EXPECT_THAT(call("train " + llama + "--dry-run"), Not(HasSubstr("were trained with")));
+}
+
+TEST_F(UserData, CheckpointsAreNotSavedIntoAModel) {
+  fs::copy(kTestData / "hf_tiny/llama", folder / "model");
+  for (const char* start : {"--hf model ", ""})
+    EXPECT_THAT(call("train " + std::string(start) +
+                         "dataset.type=mock train.train_iters=1 train.seq_length=8 "
+                         "train.micro_batch_size=1 train.global_batch_size=1 logger.peak_tflops=1 "
+                         "checkpoint.save=model logger.dir=l",
+                     2),
+                AllOf(HasSubstr("contains a model"), HasSubstr("checkpoint.save=model-2")));
+  EXPECT_FALSE(fs::exists(folder / "model/latest"));
+}
+
 TEST_F(UserData, ARunFromAModelIsResumedByItsOwnCommand) {
   const std::string start =
       "train --hf '" + (kTestData / "hf_tiny/llama").string() +
@@ -198,7 +225,7 @@ TEST_F(UserData, AByteLevelModelExportsATokenizer) {
               ids);
   }
   // Of random tokens nothing is known, so no tokenizer is made up.
-  call(from_scratch("dataset.type=mock train.train_iters=1 checkpoint.save=m "
+  call(from_scratch("dataset.type=mock dataset.path= train.train_iters=1 checkpoint.save=m "
                     "checkpoint.export_hf=true logger.dir=lm"));
   EXPECT_FALSE(fs::exists(folder / "m/hf/step_00000001/tokenizer.json"));
 }
@@ -227,7 +254,8 @@ TEST_F(UserData, ModelsAreFoundByNameInTheHuggingFaceCache) {
               original.substr(original.size() - kTensorBytes));
   int runs = 0;
   for (const char* load : {"--hf Some-Org/tiny", "checkpoint.load=hf:Some-Org/tiny"})
-    call(tiny(std::string(load) + " dataset.type=mock train.train_iters=1 logger.dir=l" +
+    call(tiny(std::string(load) +
+              " dataset.type=mock dataset.path= train.train_iters=1 logger.dir=l" +
               std::to_string(++runs)),
          0, cache);
   // Of another one config.json is there alone, as after a download that was interrupted.

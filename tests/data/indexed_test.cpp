@@ -294,6 +294,28 @@ TEST_F(Indexed, AnUncommittedWriterLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+TEST_F(Indexed, ACorpusThatAppearedMeanwhileIsLeftAsItIs) {
+  const auto add = [](IndexedWriter& writer, int64_t tokens) {
+    writer.add_sequence(std::vector<int32_t>(static_cast<size_t>(tokens), 3));
+    writer.end_document();
+  };
+  const std::string prefix = folder.string() + "/a";
+  IndexedWriter late(prefix, {.replace = false});
+  add(late, 5);
+  {
+    IndexedWriter other(prefix, {.replace = false});
+    add(other, 2);
+    other.commit();
+  }
+  EXPECT_THAT(error_of<DataError>([&] { late.commit(); }),
+              HasSubstr("was created by another program"));
+  EXPECT_EQ(IndexedDataset(prefix).num_tokens(), 2);
+  IndexedWriter replacing(prefix, {});
+  add(replacing, 7);
+  replacing.commit();
+  EXPECT_EQ(IndexedDataset(prefix).num_tokens(), 7);
+}
+
 TEST_F(Indexed, AFolderInPlaceOfAFileIsLeftAsItIs) {
   for (const std::string ending : {".bin", ".idx"}) {
     const std::filesystem::path there = folder.string() + "/a" + ending;

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/config/common_names.h"
 #include "pentatron/config/config.h"
 #include "pentatron/config/megatron_names.h"
 #include "pentatron/trainer/config.h"
@@ -51,18 +52,32 @@ TEST(MegatronNames, AreKnownHoweverTheyAreWritten) {
   EXPECT_EQ(config::setting_of_megatron("--rl-profile"), "");
 }
 
-TEST(KeysElsewhere, LeadToKeysAndAreNone) {
+TEST(CommonNames, LeadToSettingsAndAreNoKeys) {
   std::set<std::string> keys;
   for (const config::FieldInfo& field : config::list_fields<Config>()) keys.insert(field.path);
-  for (const auto& [section, name, key] : config::keys_elsewhere()) {
-    const std::string typed = std::string(section) + "." + std::string(name);
-    EXPECT_TRUE(keys.contains(std::string(key))) << key;
-    EXPECT_FALSE(keys.contains(typed)) << typed;
+  for (const auto& [section, last, setting] : config::common_names()) {
+    const std::string name =
+        std::string(section) + (section.empty() ? "" : ".") + std::string(last);
+    EXPECT_FALSE(keys.contains(name)) << name;
+    std::string_view left = setting;
+    while (!left.starts_with("--") && !left.empty()) {
+      const std::string one(left.substr(0, left.find(" and ")));
+      left.remove_prefix(std::min(left.size(), one.size() + std::string_view(" and ").size()));
+      EXPECT_TRUE(keys.contains(one.substr(0, one.find('=')))) << one;
+    }
     Config config;
     config::Violations violations;
-    config::apply_override(config, typed + "=1", violations);
-    EXPECT_THAT(violations.text(), HasSubstr("try: " + std::string(key)));
+    config::apply_override(config, name + "=1", violations);
+    EXPECT_THAT(violations.text(), HasSubstr("try: " + std::string(setting))) << name;
   }
+}
+
+TEST(CommonNames, OfOneSectionComeBeforeThoseOfAny) {
+  EXPECT_EQ(config::setting_of_common_name("checkpoint" + std::string(".path")), "checkpoint.save");
+  EXPECT_EQ(config::setting_of_common_name("model" + std::string(".path")), "checkpoint.load");
+  EXPECT_EQ(config::setting_of_common_name("save_steps=10"), "checkpoint.save_interval");
+  EXPECT_EQ(config::setting_of_common_name("dp").substr(0, 7), "--ranks");
+  EXPECT_EQ(config::setting_of_common_name("dataset.path"), "");
 }
 
 TEST(MegatronNames, AreWhatAnUnknownKeyIsAnsweredWith) {

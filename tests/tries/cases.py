@@ -577,7 +577,7 @@ CASES = [
     ("tokenizer's size", TEXT.replace("vocab_size=300", "vocab_size=100"), {}),
     ("shares", TEXT + "dataset.split=1,2,3,4", {}),
     ("shares of a corpus", INDEXED + "dataset.split=1,2,3,4", {}),
-    ("null tokenizer", TEXT + "tokenizer.type=null dataset.type=mock dataset.path=[] model.vocab_size=60000", {}),
+    ("null tokenizer", TEXT + "tokenizer.type=null dataset.type=mock dataset.path= model.vocab_size=60000", {}),
     ("fill in the middle", TEXT + "dataset.fim_rate=0.5 dataset.fim_prefix_token=1 dataset.fim_middle_token=2 "
      "dataset.fim_suffix_token=3 dataset.fim_pad_token=400", {}),
     ("output of an evaluation", EVALUATE + "--logits-out texts.jsonl --overwrite", {}),

@@ -52,13 +52,7 @@ Json summary_of(const std::string& prefix) {
 void check_outputs(const std::vector<std::string>& prefixes, bool overwrite) {
   namespace fs = std::filesystem;
   for (const std::string& prefix : prefixes) {
-    std::error_code error;
-    fs::path above = fs::absolute(prefix).parent_path();
-    while (!fs::exists(above, error) && above.has_relative_path()) above = above.parent_path();
-    if (!fs::is_directory(above, error))
-      raise<ConfigError>(
-          "--output {} cannot be written: {} is not a folder\n  try: another --output", prefix,
-          above.string());
+    require_output(prefix, "--output");
     const std::vector<std::filesystem::path> files = data::corpus_files(prefix);
     if (overwrite)
       data::require_corpus(prefix);
@@ -73,7 +67,7 @@ int merge(const CorpusArguments& a) {
   const std::string output = data::without_ending(a.output);
   check_outputs({output}, a.overwrite);
   Progress progress("merging", 0);
-  data::merge_corpora(prefixes, output, shown(progress));
+  data::merge_corpora(prefixes, output, shown(progress), a.overwrite);
   progress.clear();
   fmt::print("{}\n", dump_json(summary_of(output)));
   return 0;
@@ -92,7 +86,8 @@ int split(const CorpusArguments& a) {
     raise<ConfigError>("{}.idx is there, of a split into more parts\n  try: another --output",
                        stale);
   Progress progress("splitting", 0);
-  data::split_corpus_files(data::without_ending(a.prefix), a.shares, parts, shown(progress));
+  data::split_corpus_files(data::without_ending(a.prefix), a.shares, parts, shown(progress),
+                           a.overwrite);
   progress.clear();
   for (const std::string& part : parts) fmt::print("{}\n", dump_json(summary_of(part)));
   return 0;

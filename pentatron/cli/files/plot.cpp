@@ -83,6 +83,7 @@ void check_output(const PlotArguments& a) {
   if (fs::is_directory(a.output, error))
     raise<ConfigError>("{} is a folder\n  try: --output {}", a.output,
                        (fs::path(a.output) / "plot.svg").string());
+  require_output(a.output, "--output");
   if (!a.overwrite) return refuse_existing(std::array{fs::path(a.output)});
   check_replaced(a.output, {}, "--output", "a plot", [](const fs::path& file) {
     std::ifstream in(file);

@@ -79,7 +79,8 @@ int run_chosen(int argc, char** argv, std::span<const Verb> verbs) {
   refuse_misread_values(program);
   try {
     program.parse(argc, argv);
-    const UsageError wrong = empty_item(program, arguments_of_program);
+    UsageError wrong = empty_item(program, arguments_of_program);
+    if (wrong.message.empty()) wrong = option_as_key(program);
     if (!wrong.message.empty()) return fail(wrong.message, wrong.remedy, kExitUsage);
   } catch (const CLI::Success& help) { // --help, --version
     const UsageError wrong = unknown_command(program);

@@ -123,6 +123,7 @@ struct TrainedFiles {
 
 /// Whether a tokenizer may be written there: the files are those of one.
 void check_trained_files(const TrainedFiles& files, const TokenizeArguments& arguments) {
+  require_output(files.tokenizer, "--output");
   if (!arguments.overwrite) return refuse_existing(std::array{files.tokenizer, files.config});
   const std::vector<std::filesystem::path> inputs(arguments.inputs.begin(), arguments.inputs.end());
   const auto has = [](const char* member) {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "pentatron/base/nearest.h"
 #include "pentatron/base/text.h"
 #include "pentatron/cli/files/command_table.h"
+#include "pentatron/config/common_names.h"
 #include "pentatron/config/megatron_names.h"
 
 namespace pentatron::cli {
@@ -71,14 +73,35 @@ std::vector<std::string> values_of(const std::vector<std::string>& arguments,
 bool takes_keys(const CLI::App& command) {
   return std::ranges::any_of(command.get_options(), [](const CLI::Option* option) {
     return !option->nonpositional() && option->get_name(true) == "config" &&
-           option->get_description().find("YAML") != std::string::npos;
+           option->get_description().find("override") != std::string::npos;
   });
 }
 
-/// The settings for an option of Megatron-LM, with its value; empty: it is none.
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+/// As a shell takes it: in quotation marks if it is more than a word.
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kSafe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                     "0123456789_@%+=:,./-";
+  if (!word.empty() && word.find_first_not_of(kSafe) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+/// The settings for an option of Megatron-LM or another program, with its value; empty: it is none.
 std::string setting_of(const std::string& name, const std::vector<std::string>& arguments) {
   std::string setting(config::setting_of_megatron(name));
-  if (setting.empty() || setting.find('=') != std::string::npos) return setting;
+  if (setting.empty()) {
+    std::string key = name.substr(name.find_first_not_of('-'));
+    std::ranges::replace(key, '-', '_');
+    setting = config::setting_of_common_name(key);
+  }
+  if (setting.empty() || setting.find('=') != std::string::npos || setting.starts_with("--"))
+    return setting;
   const std::vector<std::string> values = values_of(arguments, name);
   const bool given = !values.empty() && !values.back().empty() && !is_option_word(values.back());
   return fmt::format("{}={}", setting, given ? values.back() : "VALUE");
@@ -262,6 +285,37 @@ UsageError empty_item(const CLI::App& program, const std::vector<std::string>& a
         if (item.empty())
           return {fmt::format("{} {} has an empty item", option->get_name(), value),
                   command.help()};
+  }
+  return {};
+}
+
+UsageError option_as_key(const CLI::App& program) {
+  const NamedCommand command = named_command(program);
+  if (takes_keys(*command.app)) return {};
+  const auto option_for = [&](std::string name) {
+    std::ranges::replace(name, '_', '-');
+    for (const CLI::Option* option : command.app->get_options())
+      if (std::ranges::find(option->get_lnames(), name) != option->get_lnames().end())
+        return "--" + name;
+    return std::string();
+  };
+  for (const CLI::Option* option : command.app->get_options()) {
+    if (option->nonpositional() || option->get_name(true) != "config") continue;
+    for (const std::string& word : option->results()) {
+      const size_t equals = word.find('=');
+      const std::string key = word.substr(0, equals);
+      if (equals == std::string::npos) { // a text or a file without its option
+        const std::string near = is_there(word) && !option_for("file").empty()
+                                     ? option_for("file")
+                                     : option_for("prompt");
+        if (!near.empty())
+          return {fmt::format("{} takes no argument {}", command.name, word),
+                  fmt::format("{} {}", near, shell_word(word))};
+      } else if (const std::string same = option_for(key); !same.empty()) {
+        return {fmt::format("{} is an option of {}, not a key", key, command.name),
+                fmt::format("{} {}", same, shell_word(word.substr(equals + 1)))};
+      }
+    }
   }
   return {};
 }

@@ -29,8 +29,12 @@ void refuse_misread_values(CLI::App& program);
 /// that `program` has parsed.
 UsageError empty_item(const CLI::App& program, const std::vector<std::string>& arguments);
 
-/// What `error` says about the command line that `program` has parsed. An option of Megatron-LM is
-/// answered with the key that says the same.
+/// An option written as a key, as in `pentatron generate MODEL temperature=0`, or a text without
+/// its option, of a command that takes few keys.
+UsageError option_as_key(const CLI::App& program);
+
+/// Converts `error`, about the command line that `program` has parsed. For an option of Megatron-LM
+/// the suggestion is the equivalent key.
 UsageError usage_error(const CLI::App& program, const CLI::ParseError& error,
                        const std::vector<std::string>& arguments);
 

@@ -65,7 +65,7 @@ void refuse_to_overwrite_itself(const std::string& prefix, const std::string& ou
 } // namespace
 
 void merge_corpora(const std::vector<std::string>& prefixes, const std::string& output,
-                   const TokenProgress& progress) {
+                   const TokenProgress& progress, bool replace) {
   if (prefixes.empty()) throw ConfigError("no corpus to merge is given");
   int64_t total = 0;
   const IndexedDataset first(prefixes[0]);
@@ -83,7 +83,8 @@ void merge_corpora(const std::vector<std::string>& prefixes, const std::string& 
     }
     total += corpus.num_tokens();
   }
-  IndexedWriter writer(output, {.dtype = first.dtype(), .modes = first.has_modes()});
+  IndexedWriter writer(output,
+                       {.dtype = first.dtype(), .modes = first.has_modes(), .replace = replace});
   Teller tell(progress, total);
   for (const std::string& prefix : prefixes) {
     const IndexedDataset corpus(prefix);
@@ -123,7 +124,8 @@ std::vector<int64_t> part_bounds(int64_t documents, const std::vector<double>& s
 } // namespace
 
 void split_corpus_files(const std::string& prefix, const std::vector<double>& shares,
-                        const std::vector<std::string>& parts, const TokenProgress& progress) {
+                        const std::vector<std::string>& parts, const TokenProgress& progress,
+                        bool replace) {
   const IndexedDataset corpus(prefix);
   const std::vector<int64_t> bounds = part_bounds(corpus.num_documents(), shares);
   for (size_t i = 0; i < parts.size(); ++i)
@@ -136,7 +138,8 @@ void split_corpus_files(const std::string& prefix, const std::vector<double>& sh
   std::vector<std::unique_ptr<IndexedWriter>> writers;
   for (size_t i = 0; i < parts.size(); ++i) {
     writers.push_back(std::make_unique<IndexedWriter>(
-        parts[i], IndexedWriter::Options{.dtype = corpus.dtype(), .modes = corpus.has_modes()}));
+        parts[i], IndexedWriter::Options{
+                      .dtype = corpus.dtype(), .modes = corpus.has_modes(), .replace = replace}));
     append_documents(corpus, bounds[i], bounds[i + 1], *writers[i], std::ref(tell));
     writers[i]->prepare();
   }

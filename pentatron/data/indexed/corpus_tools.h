@@ -16,7 +16,7 @@ using TokenProgress = std::function<void(int64_t done, int64_t total)>;
 /// Writes all documents of `prefixes`, one corpus after the other. Throws DataError if dtypes
 /// differ, or some have modes and others none.
 void merge_corpora(const std::vector<std::string>& prefixes, const std::string& output,
-                   const TokenProgress& progress = {});
+                   const TokenProgress& progress = {}, bool replace = true);
 
 /// OUTPUT_0, OUTPUT_1, ...: the prefixes of so many parts.
 std::vector<std::string> names_of_parts(const std::string& output, size_t parts);
@@ -25,7 +25,8 @@ std::vector<std::string> names_of_parts(const std::string& output, size_t parts)
 /// these prefixes: all of them or none. Throws ConfigError, before it writes anything, if a part
 /// has no documents.
 void split_corpus_files(const std::string& prefix, const std::vector<double>& shares,
-                        const std::vector<std::string>& parts, const TokenProgress& progress = {});
+                        const std::vector<std::string>& parts, const TokenProgress& progress = {},
+                        bool replace = true);
 
 struct CorpusSummary {
   IndexedDtype dtype = IndexedDtype::kU16;

@@ -206,8 +206,13 @@ void IndexedWriter::commit() {
   PT_DCHECK(!committed_);
   if (!prepared_) prepare();
   const FolderLock one_at_a_time(fs::path(prefix_).parent_path()); // or two corpora mix
-  // An index beside tokens that are not its own must never be seen, so the old one goes first.
   std::error_code error;
+  for (const fs::path& file : corpus_files(prefix_))
+    if (!options_.replace && fs::exists(fs::symlink_status(file, error)))
+      raise<DataError>("{} was created by another program in the meantime and is not overwritten\n"
+                       "  try: another --output, or --overwrite to replace it",
+                       file.string());
+  // An index beside tokens that are not its own must never be seen, so the old one goes first.
   fs::remove(prefix_ + ".idx", error);
   rename_to(folder_ / "tokens", prefix_ + ".bin");
   put_index_in_place(prefix_, folder_);

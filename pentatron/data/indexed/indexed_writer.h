@@ -38,6 +38,7 @@ class IndexedWriter {
     /// resume.
     std::filesystem::path folder = {};
     std::optional<Position> resume = {};
+    bool replace = true; ///< whether commit() replaces existing files
   };
 
   IndexedWriter(std::string prefix, const Options& options);
@@ -58,7 +59,7 @@ class IndexedWriter {
   /// Does all parts of commit() that need disk space; commit() then only renames two files. Throws
   /// DataError if one of the names belongs to a folder.
   void prepare();
-  /// Creates PREFIX.bin and PREFIX.idx and replaces existing files.
+  /// Creates PREFIX.bin and PREFIX.idx. Throws DataError if one exists that must not be replaced.
   void commit();
   /// Completes a commit of a process that was killed before it renamed the last file. Returns false
   /// if `folder` does not contain such a commit.

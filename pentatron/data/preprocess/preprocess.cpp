@@ -392,7 +392,8 @@ class Preprocessor {
           result_.prefixes[k],
           IndexedWriter::Options{.dtype = dtype_for_vocabulary(options_.tokenizer->vocab_size()),
                                  .folder = folder_of(k),
-                                 .resume = positions_[k]}));
+                                 .resume = positions_[k],
+                                 .replace = options_.overwrite}));
     }
     save(/*finished=*/false);
   }

@@ -1,0 +1,175 @@
+#include "pentatron/config/common_names.h"
+
+namespace pentatron::config {
+
+namespace {
+
+constexpr std::string_view kRanks =
+    "--ranks RANKS; data parallelism is what the other kinds of parallelism leave of the ranks";
+
+constexpr CommonName kCommonNames[] = {
+    {"", "activation", "model.activation_func"},
+    {"", "activation_checkpointing", "train.recompute"},
+    {"", "activation_function", "model.activation_func"},
+    {"", "adapter", "peft.load"},
+    {"", "betas", "optimizer.adam_beta1=BETA1 and optimizer.adam_beta2=BETA2"},
+    {"checkpoint", "dir", "checkpoint.save"},
+    {"checkpoint", "every", "checkpoint.save_interval"},
+    {"checkpoint", "folder", "checkpoint.save"},
+    {"checkpoint", "interval", "checkpoint.save_interval"},
+    {"checkpoint", "path", "checkpoint.save"},
+    {"checkpoint", "resume", "checkpoint.load"},
+    {"", "checkpoint_dir", "checkpoint.save"},
+    {"", "cp", "parallel.context_parallel_size"},
+    {"", "cp_size", "parallel.context_parallel_size"},
+    {"", "d_ff", "model.ffn_hidden_size"},
+    {"", "data_parallel", kRanks},
+    {"", "data_parallel_size", kRanks},
+    {"dataset", "file", "dataset.path"},
+    {"dataset", "files", "dataset.path"},
+    {"dataset", "name", "dataset.path"},
+    {"device", "type", "device"},
+    {"", "dim", "model.hidden_size"},
+    {"", "dp", kRanks},
+    {"", "dp_size", kRanks},
+    {"", "emb_dim", "model.hidden_size"},
+    {"", "embed_dim", "model.hidden_size"},
+    {"", "ep", "parallel.expert_model_parallel_size"},
+    {"", "ep_size", "parallel.expert_model_parallel_size"},
+    {"", "epochs", "train.train_iters"},
+    {"", "etp", "parallel.expert_tensor_parallel_size"},
+    {"", "eval_every", "train.eval_interval"},
+    {"", "eval_steps", "train.eval_interval"},
+    {"", "expert_parallel_size", "parallel.expert_model_parallel_size"},
+    {"", "ffn_dim", "model.ffn_hidden_size"},
+    {"", "fsdp", "ddp.zero_stage=3"},
+    {"", "gpus", kRanks},
+    {"", "grad_accum_steps", "train.global_batch_size"},
+    {"", "gradient_accumulation_steps", "train.global_batch_size"},
+    {"", "head_dim", "model.kv_channels"},
+    {"", "heads", "model.num_attention_heads"},
+    {"", "hidden_act", "model.activation_func"},
+    {"", "hidden_dim", "model.hidden_size"},
+    {"", "initializer_range", "model.init_method_std"},
+    {"", "kv_heads", "model.num_query_groups"},
+    {"", "layer_norm_eps", "model.layernorm_epsilon"},
+    {"", "layer_norm_epsilon", "model.layernorm_epsilon"},
+    {"", "log_dir", "logger.dir"},
+    {"", "log_every", "logger.log_interval"},
+    {"", "logging_dir", "logger.dir"},
+    {"", "logging_steps", "logger.log_interval"},
+    {"", "lora", "peft.type=lora"},
+    {"", "lora_alpha", "peft.alpha"},
+    {"", "lora_dropout", "peft.dropout"},
+    {"", "lora_r", "peft.r"},
+    {"", "lora_rank", "peft.r"},
+    {"", "lora_target_modules", "peft.target_modules"},
+    {"", "lr_scheduler", "scheduler.lr_decay_style"},
+    {"", "lr_scheduler_type", "scheduler.lr_decay_style"},
+    {"", "lr_warmup", "scheduler.lr_warmup_iters"},
+    {"", "max_length", "train.seq_length"},
+    {"", "max_seq_len", "model.max_position_embeddings"},
+    {"", "max_seq_length", "train.seq_length"},
+    {"mixed_precision", "dtype", "dtype"},
+    {"mixed_precision", "type", "dtype"},
+    {"model", "depth", "model.num_layers"},
+    {"model", "layers", "model.num_layers"},
+    {"model", "name", "model.preset"},
+    {"model", "path", "checkpoint.load"},
+    {"model", "seq_length", "train.seq_length"},
+    {"model", "width", "model.hidden_size"},
+    {"", "model_name", "checkpoint.load"},
+    {"", "model_name_or_path", "checkpoint.load"},
+    {"", "model_path", "checkpoint.load"},
+    {"", "n_experts", "model.num_moe_experts"},
+    {"", "n_heads", "model.num_attention_heads"},
+    {"", "n_kv_heads", "model.num_query_groups"},
+    {"", "n_layers", "model.num_layers"},
+    {"", "norm_eps", "model.layernorm_epsilon"},
+    {"", "nproc", kRanks},
+    {"", "nproc_per_node", kRanks},
+    {"", "num_experts_per_tok", "model.moe_router_topk"},
+    {"", "num_gpus", kRanks},
+    {"", "num_kv_heads", "model.num_query_groups"},
+    {"", "num_local_experts", "model.num_moe_experts"},
+    {"", "num_train_epochs", "train.train_iters"},
+    {"", "optim", "optimizer.optimizer"},
+    {"optimizer", "betas", "optimizer.adam_beta1=BETA1 and optimizer.adam_beta2=BETA2"},
+    {"optimizer", "eps", "optimizer.adam_eps"},
+    {"optimizer", "grad_clip", "optimizer.clip_grad"},
+    {"optimizer", "learning_rate", "optimizer.lr"},
+    {"optimizer", "momentum", "optimizer.sgd_momentum"},
+    {"optimizer", "name", "optimizer.optimizer"},
+    {"optimizer", "type", "optimizer.optimizer"},
+    {"", "out_dir", "checkpoint.save"},
+    {"", "output_dir", "checkpoint.save"},
+    {"", "packing", "dataset.pack"},
+    {"parallel", "pipeline", "parallel.pipeline_model_parallel_size"},
+    {"parallel", "tensor", "parallel.tensor_model_parallel_size"},
+    {"peft", "name", "peft.type"},
+    {"peft", "rank", "peft.r"},
+    {"", "per_device_train_batch_size", "train.micro_batch_size"},
+    {"", "pipeline_parallel_size", "parallel.pipeline_model_parallel_size"},
+    {"", "pp_size", "parallel.pipeline_model_parallel_size"},
+    {"", "pretrained_model_name_or_path", "checkpoint.load"},
+    {"", "resume", "checkpoint.load"},
+    {"", "resume_from", "checkpoint.load"},
+    {"", "resume_from_checkpoint", "checkpoint.load"},
+    {"", "rms_norm_eps", "model.layernorm_epsilon"},
+    {"", "rope_theta", "model.rotary_base"},
+    {"", "run_name", "logger.run_name"},
+    {"", "save_dir", "checkpoint.save"},
+    {"", "save_every", "checkpoint.save_interval"},
+    {"", "save_steps", "checkpoint.save_interval"},
+    {"", "save_total_limit", "checkpoint.keep"},
+    {"scheduler", "decay_steps", "scheduler.lr_decay_iters"},
+    {"scheduler", "lr", "optimizer.lr"},
+    {"scheduler", "min_lr", "optimizer.min_lr"},
+    {"scheduler", "name", "scheduler.lr_decay_style"},
+    {"scheduler", "type", "scheduler.lr_decay_style"},
+    {"scheduler", "warmup", "scheduler.lr_warmup_iters"},
+    {"scheduler", "warmup_steps", "scheduler.lr_warmup_iters"},
+    {"", "seq_len", "train.seq_length"},
+    {"", "sliding_window", "model.window_size"},
+    {"", "tensor_parallel_size", "parallel.tensor_model_parallel_size"},
+    {"", "text_column", "dataset.text_key"},
+    {"", "tie_embeddings", "model.untie_embeddings_and_output_weights"},
+    {"", "tie_word_embeddings", "model.untie_embeddings_and_output_weights"},
+    {"tokenizer", "file", "tokenizer.path"},
+    {"tokenizer", "name", "tokenizer.path"},
+    {"", "tokenizer_name", "tokenizer.path"},
+    {"", "tokenizer_path", "tokenizer.path"},
+    {"", "tp_size", "parallel.tensor_model_parallel_size"},
+    {"", "train_file", "dataset.path"},
+    {"", "training_data", "dataset.path"},
+    {"", "use_lora", "peft.type=lora"},
+    {"", "validation_file", "dataset.valid_data_path"},
+    {"", "vocabulary_size", "model.vocab_size"},
+    {"", "vpp", "parallel.virtual_pipeline_model_parallel_size"},
+    {"", "warmup_iterations", "scheduler.lr_warmup_iters"},
+    {"", "world_size", kRanks},
+    {"", "zero", "ddp.zero_stage"},
+};
+
+std::string_view listed(std::string_view section, std::string_view name) {
+  for (const CommonName& known : kCommonNames)
+    if (known.section == section && known.name == name) return known.setting;
+  return {};
+}
+
+} // namespace
+
+std::span<const CommonName> common_names() {
+  return kCommonNames;
+}
+
+std::string_view setting_of_common_name(std::string_view typed) {
+  typed = typed.substr(0, typed.find('='));
+  const size_t dot = typed.rfind('.');
+  const std::string_view name = typed.substr(dot + 1); // npos + 1 is 0
+  if (dot != std::string_view::npos)
+    if (const std::string_view own = listed(typed.substr(0, dot), name); !own.empty()) return own;
+  return listed("", name);
+}
+
+} // namespace pentatron::config
