@@ -311,7 +311,8 @@ UsageError option_as_key(const CLI::App& program) {
         if (!near.empty())
           return {fmt::format("{} takes no argument {}", command.name, word),
                   fmt::format("{} {}", near, shell_word(word))};
-      } else if (const std::string same = option_for(key); !same.empty()) {
+      } else if (const std::string same = option_for(key);
+                 !same.empty() && !word.substr(equals + 1).starts_with('{')) { // not a section
         return {fmt::format("{} is an option of {}, not a key", key, command.name),
                 fmt::format("{} {}", same, shell_word(word.substr(equals + 1)))};
       }
