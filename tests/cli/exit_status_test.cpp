@@ -318,6 +318,11 @@ TEST_F(ExitStatus, IsTheSameForTheSameMistake) {
                             "model={num_layers: 5}"})
       EXPECT_THAT(call(std::string(command) + "'" + key + "'", 2), HasSubstr("has no effect here"))
           << command << key;
+  EXPECT_THAT(call("generate model --tokens 1 lr=1", 2),
+              HasSubstr("lr is not a key of this command"));
+  EXPECT_THAT(call("generate model ab", 2), HasSubstr("try: --prompt ab"));
+  EXPECT_THAT(call("generate model --tokens 1 temperature=0", 2),
+              HasSubstr("try: --temperature 0"));
 }
 
 class SignalStatus : public test::StartedProgram {};

@@ -447,7 +447,7 @@ CASES = [
     ("BPE of another key", "pentatron tokenize --train-bpe 290 --input texts.jsonl --json-keys body --output o.json", {}),
     ("negative share", "pentatron corpus split corpus_text_document --shares -1,2 --output part", {}),
     ("corpus below a file", "pentatron corpus merge corpus_text_document corpus_text_document --output notes.txt/both", {
-        "another --output": "pentatron corpus merge corpus_text_document corpus_text_document --output both"}),
+        "--output in a folder that you can write to": "pentatron corpus merge corpus_text_document corpus_text_document --output both"}),
     ("tokens below a file", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output notes.txt/new", {
         "another --output": "pentatron preprocess --input texts.jsonl --tokenizer bytes --output new"}),
     ("smoothing by no number", "pentatron plot log --smooth nan", {}),
@@ -600,6 +600,9 @@ CASES = [
 # Texts that cannot come up in one process on one machine without GPU, or that are followed by another test.
 ELSEWHERE = [
     (r"atomic_file.cpp: .*is an input of this command", "another output, by the user: OutputTable of outputs_test.cpp"),
+    (r"(atomic_file|indexed_writer).cpp: .*was created by another program", "two programs at once: AtomicFile of io_test.cpp, Indexed of indexed_test.cpp"),
+    (r"cli/run.cpp: .*is not a key of this command", "a list of keys, of which the user knows the one: ExitStatus of exit_status_test.cpp"),
+    (r"run_folders.cpp: .*contains a model", "new folders: UserData of user_data_test.cpp"),
     (r"convert.cpp: .*(is a checkpoint of a training run|which is no file of a model)", "another target, by the user: outputs_test.cpp"),
     (r"requests.cpp: .*the split that is scored", "a warning: TaskFile of tasks_test.cpp"),
     (r"sft_dataset.cpp: .*ChatML cannot contain", "a warning: TaughtTexts of sft_test.cpp"),

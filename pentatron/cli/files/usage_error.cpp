@@ -289,6 +289,14 @@ UsageError empty_item(const CLI::App& program, const std::vector<std::string>& a
   return {};
 }
 
+/// Whether no option that excludes this one is given.
+bool can_be_given(const CLI::App& command, const std::string& name) {
+  const CLI::Option* const option = command.get_option_no_throw(name);
+  return option != nullptr &&
+         std::ranges::none_of(option->get_excludes(),
+                              [](const CLI::Option* other) { return other->count() > 0; });
+}
+
 UsageError option_as_key(const CLI::App& program) {
   const NamedCommand command = named_command(program);
   if (takes_keys(*command.app)) return {};
@@ -308,7 +316,7 @@ UsageError option_as_key(const CLI::App& program) {
         const std::string near = is_there(word) && !option_for("file").empty()
                                      ? option_for("file")
                                      : option_for("prompt");
-        if (!near.empty())
+        if (!near.empty() && can_be_given(*command.app, near))
           return {fmt::format("{} takes no argument {}", command.name, word),
                   fmt::format("{} {}", near, shell_word(word))};
       } else if (const std::string same = option_for(key);
