@@ -17,7 +17,7 @@ size_t edit_distance(std::string_view a, std::string_view b);
 ///   0   equal up to case and the separators . _ -, or a known synonym (float32 for fp32)
 ///   1   `typed` is the beginning of `candidate`, of 3 characters or more
 ///   2   `typed` is the end of `candidate`, of 4 characters or more
-///   n n edits: up to a third of the longer name, or one edit after the first character of
+///   n   n edits: up to a third of the longer name, or one edit after the first character of
 ///       names of 3 and 4 characters
 ///   3   `candidate`, of 4 characters or more, is the beginning of `typed`
 std::optional<size_t> nearness(std::string_view typed, std::string_view candidate);
