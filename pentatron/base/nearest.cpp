@@ -104,7 +104,6 @@ constexpr Synonym kSynonyms[] = {
     {"relu2", "squaredrelu"},
     {"swish", "silu"},
     {"rotary", "rope"},
-    {"learnedabsolute", "learned"},
     {"inversesqrt", "inversesquareroot"},
     {"true", "on"},
     {"false", "off"},
