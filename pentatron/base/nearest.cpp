@@ -51,7 +51,7 @@ std::string folded(std::string_view text) {
   return out;
 }
 
-/// What other programs call a name, folded.
+/// What other programs call a value, folded. Their names of keys: config/common_names.h.
 struct Synonym {
   std::string_view typed, meant;
 };
@@ -69,34 +69,6 @@ constexpr Synonym kSynonyms[] = {
     {"single", "fp32"},
     {"double", "fp64"},
     {"float64", "fp64"},
-    {"precision", "dtype"},
-    {"torchdtype", "dtype"},
-    {"learningrate", "lr"},
-    {"maxlr", "lr"},
-    {"batchsize", "globalbatchsize"},
-    {"steps", "trainiters"},
-    {"maxsteps", "trainiters"},
-    {"iterations", "trainiters"},
-    {"maxiters", "trainiters"},
-    {"sequencelength", "seqlength"},
-    {"contextlength", "seqlength"},
-    {"blocksize", "seqlength"},
-    {"dmodel", "hiddensize"},
-    {"nembd", "hiddensize"},
-    {"nlayer", "numlayers"},
-    {"numhiddenlayers", "numlayers"},
-    {"nhead", "numattentionheads"},
-    {"numheads", "numattentionheads"},
-    {"numkeyvalueheads", "numquerygroups"},
-    {"intermediatesize", "ffnhiddensize"},
-    {"gradclip", "clipgrad"},
-    {"maxgradnorm", "clipgrad"},
-    {"warmupsteps", "lrwarmupiters"},
-    {"warmupiters", "lrwarmupiters"},
-    {"warmupratio", "lrwarmupfraction"},
-    {"tp", "tensormodelparallelsize"},
-    {"pp", "pipelinemodelparallelsize"},
-    {"gradientcheckpointing", "recompute"},
     {"gelunew", "gelutanh"},
     {"gelupytorchtanh", "gelutanh"},
     {"gelufast", "gelutanh"},

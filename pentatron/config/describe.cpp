@@ -62,7 +62,8 @@ std::vector<Group> groups(const Schema& schema) {
 /// "an integer >= 1, in tokens".
 std::string type_and_unit(const FieldInfo& field) {
   std::string text = field.type;
-  if (!field.constraint.empty()) text += " " + field.constraint;
+  if (!field.constraint.empty())
+    text += (field.type.find(", ") == std::string::npos ? " " : "; ") + field.constraint;
   if (!field.unit.empty()) text += ", in " + field.unit;
   return text;
 }

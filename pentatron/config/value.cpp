@@ -352,7 +352,7 @@ std::string constraint_text(const FieldTraits& traits) {
   }
   if (traits.multiple_of != 1) parts.push_back(fmt::format("multiple of {}", traits.multiple_of));
   if (traits.not_empty) parts.emplace_back("not empty");
-  if (traits.or_one) parts.emplace_back("one of them without brackets");
+  if (traits.or_one) parts.emplace_back("a single value needs no brackets");
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
   return text;

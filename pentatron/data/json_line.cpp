@@ -256,10 +256,13 @@ ObjectKeys object_keys(std::string_view line) {
 }
 
 std::string missing_key_text(const ObjectKeys& keys, std::string_view key) {
+  return fmt::format("has no key \"{}\"; {}", key, keys_text(keys));
+}
+
+std::string keys_text(const ObjectKeys& keys) {
   constexpr size_t kShown = 8, kLongest = 60;
-  std::string text = fmt::format("has no key \"{}\"", key);
-  if (keys.all.empty()) return text + "; it has no keys";
-  text += keys.all.size() == 1 ? "; its only key is" : "; its keys are";
+  if (keys.all.empty()) return "it has no keys";
+  std::string text = keys.all.size() == 1 ? "its only key is" : "its keys are";
   for (size_t i = 0; i < std::min(keys.all.size(), kShown); ++i) {
     const std::string& name = keys.all[i];
     const bool fits = name.size() <= kLongest;

@@ -29,6 +29,8 @@ ObjectKeys object_keys(std::string_view line);
 
 /// "has no key "text"; its keys are "content", "id"", for messages.
 std::string missing_key_text(const ObjectKeys& keys, std::string_view key);
+/// "its keys are "a", "b"".
+std::string keys_text(const ObjectKeys& keys);
 
 /// Why a record has no text; the members are those of SkippedInput.
 struct NoText {

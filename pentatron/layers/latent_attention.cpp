@@ -35,6 +35,7 @@ LatentAttention::TokenLinear::TokenLinear(const nn::Scope& scope, int64_t in, in
                           {.name = {}, .shape = {out, in}, .placements = parallel::token_wise(tp)},
                           nn::Init::normal(o.init_std))) {
   weight->linear = true;
+  adapters = parallel::TokenAdapters(scope, *weight);
   if (o.qkv_bias)
     bias =
         &scope.param("bias", {.name = {}, .shape = {out}, .placements = parallel::token_wise(tp)},
@@ -43,7 +44,7 @@ LatentAttention::TokenLinear::TokenLinear(const nn::Scope& scope, int64_t in, in
 
 at::Tensor LatentAttention::TokenLinear::forward(const at::Tensor& x,
                                                  const nn::ForwardContext& ctx) const {
-  return nn::linear(x, *weight, bias, ctx);
+  return adapters.add_to(nn::linear(x, *weight, bias, ctx), x, ctx);
 }
 
 LatentAttention::LatentAttention(const nn::Scope& scope, const AttentionOptions& o,

@@ -26,6 +26,7 @@
 #include "pentatron/layers/rotary.h"
 #include "pentatron/parallel/context/context_parallel.h"
 #include "pentatron/parallel/tensor/linear.h"
+#include "pentatron/parallel/tensor/token_adapter.h"
 
 namespace pentatron::layers {
 
@@ -46,6 +47,7 @@ class LatentAttention {
                 const parallel::TensorParallel& tp);
     at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& ctx) const;
     nn::Param *weight, *bias = nullptr;
+    parallel::TokenAdapters adapters;
   };
   struct Latents {
     at::Tensor latent; ///< [T / t, r] of outer tokens, after the norm

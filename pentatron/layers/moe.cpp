@@ -45,6 +45,7 @@ Moe::Moe(const nn::Scope& scope, const MoeOptions& o, parallel::TensorParallel t
                         std > 0 ? nn::Init::normal(std) : nn::Init::constant(0));
   };
   router_ = of_own_tokens("router.weight", {e, h}, o.expert.init_std);
+  router_adapters_ = parallel::TokenAdapters(scope / "router", *router_);
   if (o.router_bias) router_bias_ = of_own_tokens("router.bias", {e}, 0);
   if (o.expert_bias)
     expert_bias_ =
@@ -85,6 +86,8 @@ Moe::Moe(const nn::Scope& scope, const MoeOptions& o, parallel::TensorParallel t
         &scope.param("shared_gate.weight",
                      {.name = {}, .shape = {1, h}, .placements = parallel::token_wise(tp_)},
                      nn::Init::normal(o.expert.init_std));
+  if (shared_gate_ != nullptr)
+    shared_gate_adapters_ = parallel::TokenAdapters(scope / "shared_gate", *shared_gate_);
 }
 
 parallel::Routed Moe::choose(const at::Tensor& own, const nn::ForwardContext& ctx) const {
@@ -95,7 +98,11 @@ parallel::Routed Moe::choose(const at::Tensor& own, const nn::ForwardContext& ct
   at::Tensor read = own;
   if (ctx.training && o.jitter > 0)
     read = parallel::jitter(own, of_own(ctx.layout->row_ids), o.jitter, o.site, ctx.seed);
-  const at::Tensor logits = parallel::router_logits(read, *router_, router_bias_, ctx);
+  const at::Tensor logits = router_adapters_.add_to(
+      parallel::router_logits(read, *router_, router_bias_, ctx), read, ctx,
+      ctx.variant_rows == nullptr || own.size(0) == 0
+          ? 0
+          : parallel::own_part(at::arange(ctx.layout->outer_tokens()), tp_)[0].item<int64_t>());
   parallel::Selection selection{.sinkhorn = ctx.training && o.sinkhorn};
   if (expert_bias_ != nullptr) selection.bias = expert_bias_->value();
   if (ctx.training && o.forced_balance)
@@ -169,8 +176,8 @@ at::Tensor Moe::of_shared(const at::Tensor& x, const nn::ForwardContext& ctx) co
   const auto run = [this](const std::vector<at::Tensor>& in, const nn::ForwardContext& c) {
     const at::Tensor y = shared_->forward(in[0], c);
     if (shared_gate_ == nullptr) return std::vector<at::Tensor>{y};
-    return std::vector<at::Tensor>{
-        nn::sigmoid_gate(y, nn::linear(in[0], *shared_gate_, nullptr, c))};
+    return std::vector<at::Tensor>{nn::sigmoid_gate(
+        y, shared_gate_adapters_.add_to(nn::linear(in[0], *shared_gate_, nullptr, c), in[0], c))};
   };
   return nn::run_part(nn::Part::kSharedExperts, run, {x}, ctx)[0];
 }

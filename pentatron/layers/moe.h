@@ -23,6 +23,7 @@
 #include "pentatron/parallel/expert/dispatch.h"
 #include "pentatron/parallel/expert/grouped_adapter.h"
 #include "pentatron/parallel/expert/router.h"
+#include "pentatron/parallel/tensor/token_adapter.h"
 
 namespace pentatron::layers {
 
@@ -71,6 +72,7 @@ class Moe {
   nn::Param *down_ = nullptr, *down_bias_ = nullptr, *up_ = nullptr, *up_bias_ = nullptr;
   std::optional<Mlp> shared_;
   nn::Param* shared_gate_ = nullptr;
+  parallel::TokenAdapters router_adapters_, shared_gate_adapters_;
 };
 
 } // namespace pentatron::layers

@@ -127,6 +127,8 @@ class Param {
   bool adapter = false;
   /// The weight of a linear layer that takes adapters.
   bool adaptable = false;
+  /// Such a weight of which every rank applies all to its own tokens; see TokenAdapter.
+  bool token_wise = false;
   /// Of an embedding table: the global row whose lookups add no gradient; -1: none.
   int64_t padding_row = -1;
   ParamFamily family() const { return {group, dtype_, trainable, rule, whole}; }

@@ -74,19 +74,20 @@ void check_adapters(const Config& config, config::Violations& violations) {
   if (std::max(config.model.num_layers, config.model.decoder_layers()) > kMostLayers) return;
   const auto modules = checkpoint::adapted_modules(
       checkpoint::linear_modules(config.model, family_of_base(config)), peft, violations);
-  const auto experts =
-      std::ranges::find_if(modules, [](const auto& one) { return one.module.experts > 0; });
-  if (experts == modules.end()) return;
+  const auto plain = std::ranges::find_if(
+      modules, [](const auto& one) { return one.module.experts > 0 || one.module.token_wise; });
+  if (plain == modules.end()) return;
+  const char* const what = plain->module.experts > 0 ? "experts" : "routers, gates and projections to latents";
   if (peft.type == checkpoint::AdapterType::kDora)
     violations.add("peft.type",
-                   fmt::format("{} is not supported for experts ({} in peft.target_modules)", type,
-                               experts->module.hf),
+                   fmt::format("{} is not supported for {} ({} in peft.target_modules)", type, what,
+                               plain->module.hf),
                    "peft.type=lora");
   if (peft.dropout > 0)
     violations.add("peft.dropout",
-                   fmt::format("peft.dropout={} is not supported for experts ({} in "
+                   fmt::format("peft.dropout={} is not supported for {} ({} in "
                                "peft.target_modules)",
-                               peft.dropout, experts->module.hf),
+                               peft.dropout, what, plain->module.hf),
                    "peft.dropout=0");
 }
 

@@ -31,6 +31,8 @@ constexpr double kGradients = 0.35;
 constexpr double kFlopsOfByte = 32;
 /// As in parallel/tensor/vocab.cpp.
 constexpr double kLogitsBytes = 128.0 * (1 << 20);
+/// Of a sample in Megatron's order: a place in the documents and in the shuffled order.
+constexpr double kOrderBytes = 12;
 
 struct Types {
   double element = 4, acc = 4; ///< bytes
@@ -280,7 +282,7 @@ class Planner {
       : c_(config), types_(types_of(config.dtype)),
         tp_(static_cast<int>(config.parallel.tensor_model_parallel_size)),
         cp_(static_cast<double>(config.parallel.context_parallel_size)),
-        dp_(parallelize::data_parallel_size(config.parallel, world_size)),
+        dp_(parallelize::data_parallel_size(config.parallel, world_size)), ranks_(world_size),
         replicas_(dp_ * static_cast<int>(config.parallel.context_parallel_size)),
         spec_(models::model_spec(config.model)),
         plan_(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config))),
@@ -361,6 +363,11 @@ class Planner {
     const double bytes_of_token = 8 * (4 + static_cast<double>(spec_.shifted_fields.size()));
     m.data = bytes_of_token * samples * static_cast<double>(c_.train.seq_length) *
              static_cast<double>(c_.dataset.prefetch + 2);
+    if (c_.dataset.type == data::DatasetType::kIndexed &&
+        c_.dataset.order == data::SampleOrder::kMegatron)
+      m.data +=
+          kOrderBytes / ranks_ * // which share it
+          static_cast<double>(batch_schedule(c_.train).samples_after(total_iterations(c_.train)));
     if (c_.checkpoint.async_save && !c_.checkpoint.save.empty())
       m.saving = std::min(static_cast<double>(c_.checkpoint.staging_limit) * (1 << 20),
                           m.weights + m.optimizer - m.window + m.disk);
@@ -470,7 +477,9 @@ class Planner {
   Types types_;
   int tp_;
   double cp_;
-  int dp_, replicas_; ///< ranks that hold the same parameters, over dp and cp
+  int dp_;
+  double ranks_;
+  int replicas_; ///< ranks that hold the same parameters, over dp and cp
   models::ModelSpec spec_;
   parallelize::PipelinePlan plan_;
   Anatomy anatomy_;

@@ -46,6 +46,11 @@ TEST_F(CheckpointVerbs, ShowCheckAndComparePartsOfTwoRanks) {
   train("one", ""); // the same training on one rank: the same numbers to rounding
   EXPECT_THAT(run("checkpoint diff saved saved/step_00000003"), Not(HasSubstr("differ by")));
   run("checkpoint diff saved/step_00000001 saved/step_00000003", 1);
+  train("two", "logger.dir=log_two"); // the same run elsewhere
+  EXPECT_THAT(run("checkpoint diff one two"), Not(HasSubstr("configurations differ")));
+  train("three", "optimizer.lr=0.5 train.train_iters=3");
+  EXPECT_THAT(run("checkpoint diff one three", 1),
+              HasSubstr("the configurations differ in optimizer.lr\n"));
   run("train checkpoint.load=saved dataset.type=mock model.num_layers=1 model.hidden_size=32 "
       "model.num_attention_heads=2 model.vocab_size=64 train.seq_length=16 "
       "train.micro_batch_size=1 train.global_batch_size=4 train.train_iters=4 "

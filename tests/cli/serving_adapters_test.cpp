@@ -112,6 +112,19 @@ TEST_F(ServingAdapters, OfLatents) {
                 {"peft.type=dora", "seed=2"}, kTensor);
 }
 
+TEST_F(ServingAdapters, OfRoutersAndProjectionsToLatents) {
+  expect_served(
+      "deepseek_v3", {"peft.type=lora", "peft.target_modules=[router,q_a_proj,kv_a_proj_with_mqa]"},
+      {"peft.type=lora", "peft.target_modules=[gate,o_proj,kv_a_proj_with_mqa]", "seed=2"},
+      kTensor);
+}
+
+TEST_F(ServingAdapters, OfGatesOfSharedExperts) {
+  expect_served(
+      "qwen2_moe", {"peft.type=lora", "peft.target_modules=[shared_expert_gate,mlp.gate,o_proj]"},
+      {"peft.type=lora", "peft.target_modules=[shared_expert_gate,q_proj]", "seed=2"}, kTensor);
+}
+
 TEST_F(ServingAdapters, OfExperts) {
   expect_served("mixtral", {"peft.type=lora", "peft.target_modules=[experts.*]"},
                 {"peft.type=lora", "peft.target_modules=[experts.*,q_proj]", "seed=2"}, kExperts);

@@ -137,6 +137,22 @@ INSTANTIATE_TEST_SUITE_P(
                                 "parallel.sequence_parallel=true "
                                 "parallel.expert_model_parallel_size=2 train.micro_batch_size=2",
                                 4},
+                    AdapterCase{"mixtral_all_linear", "mixtral", "fp64"},
+                    AdapterCase{"mixtral_all_linear", "mixtral", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.expert_model_parallel_size=2 train.micro_batch_size=2",
+                                4},
+                    AdapterCase{"deepseek_all_linear", "deepseek_v3", "fp64"},
+                    AdapterCase{"deepseek_all_linear", "deepseek_v3", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.sequence_parallel=true train.recompute=full "
+                                "train.micro_batch_size=2 ddp.zero_stage=2",
+                                4},
+                    AdapterCase{"qwen2_moe_all_linear", "qwen2_moe", "fp64"},
+                    AdapterCase{"qwen2_moe_all_linear", "qwen2_moe", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.sequence_parallel=true train.micro_batch_size=2",
+                                4},
                     AdapterCase{"llama", "llama", "fp64",
                                 "parallel.tensor_model_parallel_size=4 "
                                 "parallel.sequence_parallel=true train.micro_batch_size=4",

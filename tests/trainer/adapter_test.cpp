@@ -215,7 +215,8 @@ TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
            {"modules_to_save", {"lm_head"}, "modules_to_save=[\"lm_head\"]"},
            {"lora_bias", true, "lora_bias=true"},
            {"init_lora_weights", "pissa", "init_lora_weights=\"pissa\""},
-           {"rank_pattern", {{"^q.*", 4}}, "regular expression"},
+           {"rank_pattern", {{"q.*(", 4}}, "is not a regular expression"},
+           {"rank_pattern", {{"q_.*", 5}}, "q_proj.lora_A.weight has shape [4, 48]"},
            {"a_new_field", 3, "a_new_field=3"},
            {"r", 5, "has shape [4, 48] instead of [5, 48]"}}) {
     Json changed = plain;
@@ -235,6 +236,34 @@ TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
     });
     EXPECT_THAT(message, HasSubstr(part)) << key;
   }
+}
+
+/// As `all-linear` and the names of experts' matrices become in peft.
+TEST_F(AdapterRun, PatternsMayBeRegularExpressions) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/mixtral_experts", adapter);
+  const Json plain = read_json(adapter / "adapter_config.json");
+  const auto model = checkpoint::open_model((data / "hf_tiny/mixtral").string());
+  const checkpoint::Adapter before = checkpoint::read_adapter(adapter, *model);
+  Json changed = plain;
+  const double alpha = plain["lora_alpha"].get<double>(), r = plain["r"].get<double>();
+  changed["r"] = 17;
+  changed["lora_alpha"] = 18;
+  changed["rank_pattern"] = {{".*\\.(gate_up|down)_proj", r}, {".*[qvo]_proj", r}};
+  changed["alpha_pattern"] = {{".*\\.gate_up_proj", 4 * alpha}, {"([qvo]|down)_proj", alpha}};
+  fs::remove(adapter / "adapter_config.json");
+  std::ofstream(adapter / "adapter_config.json") << changed.dump();
+  const checkpoint::Adapter after = checkpoint::read_adapter(adapter, *model);
+  ASSERT_EQ(after.modules.size(), before.modules.size());
+  int wider = 0;
+  for (size_t i = 0; i < after.modules.size(); ++i) {
+    const bool up = after.modules[i].module.hf.ends_with("gate_up_proj");
+    wider += up ? 1 : 0;
+    EXPECT_EQ(after.modules[i].rank, before.modules[i].rank);
+    EXPECT_DOUBLE_EQ(after.modules[i].scale, before.modules[i].scale * (up ? 4 : 1))
+        << after.modules[i].module.hf;
+  }
+  EXPECT_GT(wider, 0);
 }
 
 /// The tensors in the file show what peft's rules have chosen.

@@ -314,6 +314,19 @@ TEST(MemoryPlans, CountBeyond64Bits) {
   EXPECT_THAT(describe_limits(c, plan, kGiB), HasSubstr("which has 1.0 GiB free"));
 }
 
+TEST(MemoryPlans, CountTheOrderOfMegatronsSamples) {
+  const auto data = [](const char* order, int ranks) {
+    return plan_memory(small_model({"dataset.type=indexed", "dataset.path=none", order,
+                                    "train.train_iters=1000000"},
+                                   ranks),
+                       ranks)
+        .rank.data;
+  };
+  const double samples = 1e6 * static_cast<double>(small_model({}).train.global_batch_size);
+  const double more = data("dataset.order=megatron", 1) - data("dataset.order=stable", 1);
+  EXPECT_DOUBLE_EQ(more, 12 * samples);
+}
+
 TEST(MemoryPlans, FitIntoTheColumnsOfATerminal) {
   for (const char* preset : {"gpt2_124m", "llama3.1_405b"}) {
     Config c;

@@ -448,6 +448,9 @@ CASES = [
     ("negative share", "pentatron corpus split corpus_text_document --shares -1,2 --output part", {}),
     ("corpus below a file", "pentatron corpus merge corpus_text_document corpus_text_document --output notes.txt/both", {
         "--output in a folder that you can write to": "pentatron corpus merge corpus_text_document corpus_text_document --output both"}),
+    ("plot as a bitmap", "pentatron plot log --output new.png", {"--output new.svg": "pentatron plot log --output new.svg"}),
+    ("a key twice", "pentatron preprocess --input texts.jsonl --json-keys text,text --tokenizer bytes --output twice", {
+        "--json-keys text": "pentatron preprocess --input texts.jsonl --json-keys text --tokenizer bytes --output twice"}),
     ("tokens below a file", "pentatron preprocess --input texts.jsonl --tokenizer bytes --output notes.txt/new", {
         "another --output": "pentatron preprocess --input texts.jsonl --tokenizer bytes --output new"}),
     ("smoothing by no number", "pentatron plot log --smooth nan", {}),
@@ -603,6 +606,7 @@ ELSEWHERE = [
     (r"(atomic_file|indexed_writer).cpp: .*was created by another program", "two programs at once: AtomicFile of io_test.cpp, Indexed of indexed_test.cpp"),
     (r"cli/run.cpp: .*is not a key of this command", "a list of keys, of which the user knows the one: ExitStatus of exit_status_test.cpp"),
     (r"run_folders.cpp: .*contains a model", "new folders: UserData of user_data_test.cpp"),
+    (r"peft_files.cpp: .*is not a regular expression", "a file of another program: AdapterRun of adapter_test.cpp"),
     (r"convert.cpp: .*(is a checkpoint of a training run|which is no file of a model)", "another target, by the user: outputs_test.cpp"),
     (r"requests.cpp: .*the split that is scored", "a warning: TaskFile of tasks_test.cpp"),
     (r"sft_dataset.cpp: .*ChatML cannot contain", "a warning: TaughtTexts of sft_test.cpp"),

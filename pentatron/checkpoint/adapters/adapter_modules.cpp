@@ -23,13 +23,20 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 constexpr const char* kAllLinear = "all-linear";
+constexpr std::string_view kRouter = ".router.weight";
 
-std::map<std::string, nn::ShardSpec> adaptable_weights(const models::ModelConfig& config) {
+struct AdaptableWeight {
+  nn::ShardSpec spec;
+  bool token_wise = false;
+};
+
+std::map<std::string, AdaptableWeight> adaptable_weights(const models::ModelConfig& config) {
   const std::unique_ptr<models::Model> model = models::make_model(config, {});
-  std::map<std::string, nn::ShardSpec> weights;
+  std::map<std::string, AdaptableWeight> weights;
   for (const nn::Param& param : model->params())
     if (param.adaptable && !param.name().starts_with("mtp.")) // which PEFT's models lack
-      weights.emplace(param.name(), param.spec());
+      weights.emplace(param.name(),
+                      AdaptableWeight{.spec = param.spec(), .token_wise = param.token_wise});
   return weights;
 }
 
@@ -38,8 +45,9 @@ std::string without_weight(const std::string& name) {
 }
 
 /// Rows [begin, begin + rows) of the weight, which are whole parts of it.
-LinearModule module_of(const std::string& weight, const nn::ShardSpec& spec, int64_t begin,
+LinearModule module_of(const std::string& weight, const AdaptableWeight& adaptable, int64_t begin,
                        int64_t rows) {
+  const nn::ShardSpec& spec = adaptable.spec;
   LinearModule module{.hf = {},
                       .own = without_weight(weight),
                       .own_part = {},
@@ -48,6 +56,8 @@ LinearModule module_of(const std::string& weight, const nn::ShardSpec& spec, int
                       .first_row = begin,
                       .rows = rows,
                       .columns = spec.shape.back(),
+                      .token_wise = adaptable.token_wise,
+                      .router = weight.ends_with(kRouter),
                       .experts = spec.stacked_dims > 0 ? spec.shape[0] : 0};
   if (spec.parts.size() > 1) {
     int64_t at = 0;
@@ -72,7 +82,7 @@ bool matches(const std::string& pattern, const std::string& name) {
 }
 
 bool matches(const std::string& pattern, const LinearModule& module) {
-  if (pattern == kAllLinear) return module.experts == 0; // as PEFT, which knows them as parameters
+  if (pattern == kAllLinear) return module.experts == 0 && !module.token_wise;
   return matches(pattern, module.hf) || matches(pattern, module.own) ||
          matches(pattern, module.own_part);
 }
@@ -146,7 +156,7 @@ void check_patterns(const std::vector<std::string>& entries, const std::string& 
 
 std::vector<LinearModule> linear_modules(const models::ModelConfig& config,
                                          const std::string& family) {
-  const std::map<std::string, nn::ShardSpec> weights = adaptable_weights(config);
+  const std::map<std::string, AdaptableWeight> weights = adaptable_weights(config);
   std::vector<LinearModule> modules;
   std::optional<std::string> found;
   try {
@@ -157,7 +167,7 @@ std::vector<LinearModule> linear_modules(const models::ModelConfig& config,
     const auto add = [&](const WeightMapEntry& entry, const std::string& hf) {
       const auto weight = weights.find(entry.param);
       if (weight == weights.end()) return;
-      const auto dim = static_cast<size_t>(weight->second.stacked_dims);
+      const auto dim = static_cast<size_t>(weight->second.spec.stacked_dims);
       LinearModule module =
           module_of(entry.param, weight->second, entry.origin[dim], entry.shape[dim]);
       module.hf = hf;
@@ -171,15 +181,16 @@ std::vector<LinearModule> linear_modules(const models::ModelConfig& config,
         add(entry, without_weight(entry.hf));
     }
   } else {
-    for (const auto& [name, spec] : weights) {
+    for (const auto& [name, weight] : weights) {
+      const nn::ShardSpec& spec = weight.spec;
       int64_t begin = 0;
       for (const nn::FusedPart& part : spec.parts) {
-        modules.push_back(module_of(name, spec, begin, part.pieces * part.piece_size));
+        modules.push_back(module_of(name, weight, begin, part.pieces * part.piece_size));
         begin += modules.back().rows;
       }
       if (spec.parts.empty())
         modules.push_back(
-            module_of(name, spec, 0, spec.shape[static_cast<size_t>(spec.stacked_dims)]));
+            module_of(name, weight, 0, spec.shape[static_cast<size_t>(spec.stacked_dims)]));
     }
   }
   std::ranges::sort(modules, {}, [](const LinearModule& m) {

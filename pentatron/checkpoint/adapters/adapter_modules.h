@@ -20,6 +20,8 @@ struct LinearModule {
   std::string part;     ///< nn::AdaptedPart::name
   size_t first = 0, count = 1;
   int64_t first_row = 0, rows = 0, columns = 0; ///< of our parameter
+  bool token_wise = false; ///< of nn::Param: without dropout and DoRA, and not in all-linear
+  bool router = false;     ///< one of them, and a parameter of `hf`, not a linear layer there
   int64_t experts = 0;     ///< 0: one matrix, else so many, which are one parameter of `hf`
   int64_t alternating = 1; ///< see WeightMapEntry
 };

@@ -60,7 +60,7 @@ struct AdapterSettings {
         field("target_modules", &C::target_modules,
               "names of linear layers that get adapters, with wildcards: Hugging Face or pentatron "
               "names, complete or only the end after a dot (q_proj, layers.0.*, qkv); all-linear: "
-              "all linear layers")
+              "all linear layers except experts, routers, gates and projections to latents")
             .on_resume(OnResume::kState),
         field("use_rslora", &C::use_rslora,
               "rank-stabilized LoRA: multiply an adapter's output by alpha / sqrt(r)")

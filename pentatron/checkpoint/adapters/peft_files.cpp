@@ -1,9 +1,12 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include "pentatron/checkpoint/adapters/peft_files.h"
 
 #include <ATen/ATen.h>
+#include <pcre2.h>
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <set>
 
 #include <fmt/format.h>
@@ -14,6 +17,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/safetensors.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/hf/parts.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/tensor_io.h"
@@ -57,22 +61,7 @@ bool says_nothing(const Json& value) {
          ((value.is_object() || value.is_array()) && value.empty());
 }
 
-/// {"q_proj": 8} as ["q_proj=8"].
-std::vector<std::string> pattern_of(const Json& json, const char* key, const std::string& where) {
-  std::vector<std::string> entries;
-  const auto found = json.find(key);
-  if (found == json.end() || found->is_null()) return entries;
-  if (!found->is_object()) raise<DataError>("{}: {} is not an object", where, key);
-  for (const auto& [name, value] : found->items()) {
-    if (!value.is_number()) raise<DataError>("{}: {} of {} is not a number", where, key, name);
-    if (name.find_first_of("^$*+?()[]{}|\\") != std::string::npos)
-      raise<ConfigError>("{}: {} has the regular expression \"{}\", which is not supported\n  try: "
-                         "the names of modules, such as \"q_proj\"",
-                         where, key, name);
-    entries.push_back(fmt::format("{}={}", name, value.get<double>()));
-  }
-  return entries;
-}
+constexpr std::string_view kSpecial = "^$*+?()[]{}|\\";
 
 /// Whether the modules are chosen by more than a list of names.
 bool chosen_by_rules(const Json& json) {
@@ -81,11 +70,12 @@ bool chosen_by_rules(const Json& json) {
       return true;
   const auto found = json.find("target_modules");
   return found != json.end() && found->is_string() &&
-         found->get<std::string>().find_first_of("^$*+?()[]{}|\\") != std::string::npos;
+         found->get<std::string>().find_first_of(kSpecial) != std::string::npos;
 }
 
-/// The modules whose adapters are in the file, which is what all rules have chosen.
-std::vector<std::string> modules_in(const fs::path& folder) {
+/// What the tensors in the file belong to: linear layers, which all rules have chosen, or the
+/// modules with several parameters that experts are.
+std::vector<std::string> owners_in(const fs::path& folder) {
   constexpr std::string_view kEnd = ".lora_A.weight";
   std::vector<std::string> names;
   const SafetensorsFile stored(folder / kPeftTensors);
@@ -95,10 +85,85 @@ std::vector<std::string> modules_in(const fs::path& folder) {
   return names;
 }
 
+/// A key of rank_pattern or alpha_pattern as PEFT reads it: it matches the end of a name.
+class ModulePattern {
+ public:
+  ModulePattern(const std::string& key, const std::string& where) {
+    int error = 0;
+    PCRE2_SIZE at = 0;
+    const std::string whole = "^(?:.*\\.)?(?:" + key + ")$";
+    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(whole.data()), whole.size(), PCRE2_UTF,
+                              &error, &at, nullptr));
+    if (!code_)
+      raise<DataError>("{}: \"{}\" is not a regular expression\n  try: the name of a module, such "
+                       "as \"q_proj\"",
+                       where, excerpt(key, 80));
+  }
+  bool matches(const std::string& name) const {
+    const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
+        pcre2_match_data_create_from_pattern(code_.get(), nullptr), pcre2_match_data_free);
+    return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(name.data()), name.size(), 0, 0,
+                       data.get(), nullptr) >= 0;
+  }
+
+ private:
+  std::unique_ptr<pcre2_code, void (*)(pcre2_code*)> code_{nullptr, pcre2_code_free};
+};
+
+constexpr std::string_view kWeightEnd = ".weight", kExperts = "experts";
+
+/// A name of target_parameters as one of target_modules: that of a router's module, or of matrices
+/// that all experts share; "down_proj" alone is not the linear layer of that name.
+std::string target_of_parameter(const std::string& name) {
+  if (name.ends_with(kWeightEnd)) return name.substr(0, name.size() - kWeightEnd.size());
+  return name.find('.') == std::string::npos ? fmt::format("{}.{}", kExperts, name) : name;
+}
+
+/// Names that the patterns may be meant for: those of linear layers, and of experts' parameters.
+std::set<std::string> names_in(const fs::path& folder, const std::vector<std::string>& parameters) {
+  std::set<std::string> names;
+  for (const std::string& owner : owners_in(folder)) {
+    const std::string module = owner.substr(0, owner.find(".base_layer"));
+    if (!module.ends_with(kExperts)) {
+      names.insert(owner);
+      continue;
+    }
+    for (const std::string& parameter : parameters)
+      if (!parameter.ends_with(kWeightEnd))
+        names.insert(module + "." + parameter.substr(parameter.rfind('.') + 1));
+  }
+  return names;
+}
+
+/// {"q_proj": 8} as ["q_proj=8"]; a regular expression as the names in the file that it matches.
+std::vector<std::string> pattern_of(const Json& json, const char* key, const fs::path& folder,
+                                    const std::string& where) {
+  std::vector<std::string> entries;
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null()) return entries;
+  if (!found->is_object()) raise<DataError>("{}: {} is not an object", where, key);
+  for (const auto& [name, value] : found->items()) {
+    if (!value.is_number()) raise<DataError>("{}: {} of {} is not a number", where, key, name);
+    if (name.find_first_of(kSpecial) == std::string::npos) {
+      entries.push_back(fmt::format("{}={}", name, value.get<double>()));
+      continue;
+    }
+    const ModulePattern pattern(name, fmt::format("{}: {}", where, key));
+    const auto parameters =
+        json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where);
+    for (const std::string& module : names_in(folder, parameters))
+      if (pattern.matches(module))
+        entries.push_back(fmt::format("{}={}", module, value.get<double>()));
+  }
+  return entries;
+}
+
 std::vector<std::string> targets_of(const Json& json, const fs::path& folder,
                                     const std::string& where) {
-  std::vector<std::string> names =
-      json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where); // of experts
+  std::vector<std::string> names;
+  for (const std::string& parameter :
+       json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where))
+    names.push_back(target_of_parameter(parameter));
   const auto found = json.find("target_modules");
   if (chosen_by_rules(json)) {
     if (!names.empty())
@@ -106,7 +171,7 @@ std::vector<std::string> targets_of(const Json& json, const fs::path& folder,
                          "numbers of layers or exclude_modules is not supported\n  try: "
                          "target_modules with a list of names, such as [\"q_proj\", \"v_proj\"]",
                          where);
-    names = modules_in(folder);
+    names = owners_in(folder);
   } else if (found != json.end() && found->is_string()) {
     names.push_back(found->get<std::string>());
   } else {
@@ -189,7 +254,7 @@ std::set<std::string> targets_for(const std::vector<AdaptedModule>& modules,
   for (const AdaptedModule& one : modules) --left[last(one.module.hf)];
   std::set<std::string> targets;
   for (const AdaptedModule& one : modules)
-    if (one.module.experts == 0)
+    if (one.module.experts == 0 && !one.module.router)
       targets.insert(left[last(one.module.hf)] == 0 ? last(one.module.hf) : one.module.hf);
   return targets;
 }
@@ -230,8 +295,8 @@ AdapterSettings read_peft_settings(const fs::path& folder) {
                            .dropout = json_get_or<double>(json, "lora_dropout", 0, where),
                            .target_modules = targets_of(json, folder, where),
                            .use_rslora = json_get_or<bool>(json, "use_rslora", false, where),
-                           .rank_pattern = pattern_of(json, "rank_pattern", where),
-                           .alpha_pattern = pattern_of(json, "alpha_pattern", where)};
+                           .rank_pattern = pattern_of(json, "rank_pattern", folder, where),
+                           .alpha_pattern = pattern_of(json, "alpha_pattern", folder, where)};
   return settings;
 }
 
@@ -301,6 +366,8 @@ void write_peft(const fs::path& folder, const Adapter& adapter,
   std::set<std::string> parameters;
   for (const AdaptedModule& one : adapter.modules)
     if (one.module.experts > 0) parameters.insert(one.module.hf);
+  for (const AdaptedModule& one : adapter.modules)
+    if (one.module.router) parameters.insert(one.module.hf + std::string(kWeightEnd));
   Json ranks = Json::object(), alphas = Json::object();
   const auto number = [](double value) -> Json { // as PEFT writes it, where it can
     return value == std::floor(value) && std::abs(value) < 1e15 ? Json(static_cast<int64_t>(value))

@@ -1,15 +1,18 @@
 #include "pentatron/checkpoint/sharded/compare.h"
-#include "pentatron/base/format.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "pentatron/base/format.h"
+#include "pentatron/base/text.h"
 
 namespace pentatron::checkpoint {
 
@@ -125,6 +128,40 @@ TensorDifference compare(CheckpointReader& first, CheckpointReader& second, cons
   return out;
 }
 
+/// The values in a saved configuration by their paths. It has a line for each key and section.
+std::map<std::string, std::string> settings_in(const std::string& yaml) {
+  std::map<std::string, std::string> settings;
+  std::vector<std::string> sections;
+  for (const std::string_view line : split(yaml, '\n')) {
+    const size_t begin = line.find_first_not_of(' '), colon = line.find(':');
+    if (begin == std::string_view::npos || colon == std::string_view::npos) continue;
+    sections.resize(std::min(sections.size(), begin / 2));
+    std::string path;
+    for (const std::string& section : sections) path += section + ".";
+    const std::string name(line.substr(begin, colon - begin));
+    if (const std::string_view value = trim(line.substr(colon + 1)); !value.empty())
+      settings[path + name] = value;
+    else
+      sections.push_back(name);
+  }
+  return settings;
+}
+
+/// The keys that differ, without those that name the places of a run.
+std::vector<std::string> other_keys(const std::string& one, const std::string& other) {
+  const std::set<std::string, std::less<>> places = {"checkpoint.save", "checkpoint.load",
+                                                     "logger.dir"};
+  const auto a = settings_in(one), b = settings_in(other);
+  std::set<std::string> keys;
+  for (const auto* const settings : {&a, &b})
+    for (const auto& [key, value] : *settings) {
+      const auto x = a.find(key), y = b.find(key);
+      if (!places.contains(key) && (x == a.end() || y == b.end() || x->second != y->second))
+        keys.insert(key);
+    }
+  return {keys.begin(), keys.end()};
+}
+
 } // namespace
 
 Json inspect(const Manifest& manifest) {
@@ -203,7 +240,7 @@ CheckpointDifference diff(CheckpointReader& first, CheckpointReader& second) {
     if (x == a.attachments.end() || y == b.attachments.end() || x->second != y->second)
       out.attachments.push_back(name);
   }
-  out.config_equal = a.config_yaml == b.config_yaml;
+  out.config = other_keys(a.config_yaml, b.config_yaml);
   out.tokenizer_equal = a.tokenizer == b.tokenizer;
   return out;
 }
@@ -230,7 +267,8 @@ std::string to_text(const CheckpointDifference& difference) {
   }
   for (const std::string& key : difference.state) text += fmt::format("state.{} differs\n", key);
   for (const std::string& name : difference.attachments) text += fmt::format("{} differs\n", name);
-  if (!difference.config_equal) text += "the configurations differ\n";
+  if (!difference.config.empty())
+    text += fmt::format("the configurations differ in {}\n", fmt::join(difference.config, ", "));
   if (!difference.tokenizer_equal) text += "the tokenizers differ\n";
   return text +
          fmt::format("{} of {} tensors are identical\n", difference.equal, difference.tensors);

@@ -30,9 +30,11 @@ struct CheckpointDifference {
   std::vector<TensorDifference> different; ///< by name
   std::vector<std::string> state;          ///< members of the state that differ
   std::vector<std::string> attachments;    ///< not the same in both, by name
-  bool config_equal = true, tokenizer_equal = true;
+  /// Keys in which the configurations of the runs differ, without the folders they write to.
+  std::vector<std::string> config;
+  bool tokenizer_equal = true;
   bool same() const {
-    return different.empty() && state.empty() && attachments.empty() && config_equal &&
+    return different.empty() && state.empty() && attachments.empty() && config.empty() &&
            tokenizer_equal;
   }
 };

@@ -83,6 +83,11 @@ void check_output(const PlotArguments& a) {
   if (fs::is_directory(a.output, error))
     raise<ConfigError>("{} is a folder\n  try: --output {}", a.output,
                        (fs::path(a.output) / "plot.svg").string());
+  const std::string extension = fs::path(a.output).extension().string();
+  for (const char* other : {".png", ".pdf", ".jpg", ".jpeg", ".eps", ".gif", ".webp"})
+    if (extension == other)
+      raise<ConfigError>("--output {} is not supported: plots are SVG files\n  try: --output {}",
+                         a.output, fs::path(a.output).replace_extension(".svg").string());
   require_output(a.output, "--output");
   if (!a.overwrite) return refuse_existing(std::array{fs::path(a.output)});
   check_replaced(a.output, {}, "--output", "a plot", [](const fs::path& file) {

@@ -147,8 +147,8 @@ TrainedFiles trained_files(const std::string& output) {
     throw ConfigError("--train-bpe needs --output\n  try: --output tokenizer.json");
   std::error_code error;
   TrainedFiles files;
-  const bool folder =
-      output.ends_with('/') || (fs::is_directory(output, error) && !output.ends_with(".json"));
+  // A file of another name is not recognized as a tokenizer.
+  const bool folder = !output.ends_with(".json") && !fs::is_regular_file(output, error);
   files.tokenizer = folder ? fs::path(output) / "tokenizer.json" : fs::path(output);
   // Only beside a file of its usual name does Hugging Face look for it.
   if (files.tokenizer.filename() == "tokenizer.json")

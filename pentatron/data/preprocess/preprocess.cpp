@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <thread>
 
@@ -503,6 +504,10 @@ std::string to_string(const PreprocessProgress& p) {
 PreprocessResult preprocess(const PreprocessOptions& options) {
   if (options.tokenizer == nullptr || options.json_keys.empty())
     raise<ConfigError>("preprocess needs a tokenizer and at least one key");
+  const std::set<std::string> keys(options.json_keys.begin(), options.json_keys.end());
+  if (keys.size() < options.json_keys.size())
+    raise<ConfigError>("--json-keys {} names a key twice\n  try: --json-keys {}",
+                       fmt::join(options.json_keys, ","), fmt::join(keys, ","));
   corpus_files(options.output); // throws if that is no name
   return Preprocessor(options).run();
 }

@@ -71,7 +71,8 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
     raise<DataError>("the first answer in the examples of {} begins after train.seq_length={} "
                      "tokens\n  try: train.seq_length={}",
                      options.option, options.sequence_length, needed_);
-  raise<DataError>("{} contains no training example\n  try: objects with {}", options.option,
+  raise<DataError>("{}\n  try: objects with {}",
+                   report_.with_skips(options.option + " contains no training example"),
                    kTaughtMembers);
 }
 

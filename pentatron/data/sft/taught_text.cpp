@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "pentatron/base/error.h"
+#include "pentatron/data/json_line.h"
 
 namespace pentatron::data {
 
@@ -97,7 +98,8 @@ struct Example {
 };
 
 void check_messages(const OrderedJson& messages) {
-  if (!messages.is_array() || messages.empty()) throw DataError("there are no messages");
+  if (!messages.is_array() || messages.empty())
+    raise<DataError>("its messages are {}", messages.is_array() ? "empty" : "not a list");
   for (const OrderedJson& message : messages)
     if (!message.is_object() || find_text(message, "role") == nullptr)
       throw DataError("a message has no role");
@@ -153,7 +155,11 @@ Example example_of(std::string_view record, bool templated, const std::string& t
   if (instruction && (output || answer == Answer::kOptional))
     return example_of_instruction(*instruction, text("input").value_or(""), output, templated);
   example.completion = text(text_key.c_str());
-  if (!example.completion) raise<DataError>("it has none of {}", kTaughtMembers);
+  if (!example.completion) {
+    ObjectKeys keys;
+    for (const auto& [name, value] : json.items()) keys.all.push_back(name);
+    raise<DataError>("it has none of {}; {}", kTaughtMembers, keys_text(keys));
+  }
   return example;
 }
 

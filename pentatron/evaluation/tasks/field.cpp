@@ -13,11 +13,17 @@ namespace {
 
 constexpr int64_t kMaxDigits = 18;
 
-/// The template speaks of itself as of a chat template.
+/// The template speaks of itself as of a chat template. Its lines are not those of the file.
 [[noreturn]] void raise_for(const std::string& name, const DataError& error) {
   std::string text = error.what();
-  constexpr std::string_view kTheirs = "the chat template";
-  if (const size_t at = text.find(kTheirs); at != std::string::npos)
+  constexpr std::string_view kTheirs = "the chat template", kLine = "line ";
+  const size_t at = text.find(kTheirs);
+  if (text.starts_with(kLine) && at != std::string::npos && text.substr(0, at).ends_with(" of "))
+    text.replace(0, at + kTheirs.size(),
+                 text.starts_with("line 1 of ")
+                     ? name
+                     : fmt::format("{} ({} of the template)", name, text.substr(0, at - 4)));
+  else if (at != std::string::npos)
     text.replace(at, kTheirs.size(), name);
   else
     text = fmt::format("{}: {}", name, text);
