@@ -130,7 +130,7 @@ TEST_F(SftTest, RecordsThatTeachNothingAreErrors) {
   };
   EXPECT_THAT(message("{}"), HasSubstr("none of messages, conversations, prompt and completion"));
   EXPECT_THAT(message("[]"), HasSubstr("not an object"));
-  EXPECT_THAT(message(R"({"messages": []})"), HasSubstr("no messages"));
+  EXPECT_THAT(message(R"({"messages": []})"), HasSubstr("its messages are empty"));
   EXPECT_THAT(message(R"({"messages": [3]})"), HasSubstr("no role"));
   EXPECT_THAT(message(R"({"messages": [{"role": "user"}]})"), HasSubstr("no text \"content\""));
   EXPECT_THAT(message(R"({"conversations": [{"from": "gpt"}]})"), HasSubstr("from and value"));

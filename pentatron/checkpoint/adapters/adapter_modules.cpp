@@ -82,21 +82,31 @@ bool matches(const std::string& pattern, const std::string& name) {
 }
 
 bool matches(const std::string& pattern, const LinearModule& module) {
-  if (pattern == kAllLinear) return module.experts == 0 && !module.token_wise;
   return matches(pattern, module.hf) || matches(pattern, module.own) ||
          matches(pattern, module.own_part);
+}
+
+/// As in PEFT, "down_proj" is the name of linear layers alone, "experts.down_proj" of experts.
+bool chooses(const std::string& target, const LinearModule& module) {
+  if (target == kAllLinear) return module.experts == 0 && !module.token_wise;
+  return (module.experts == 0 || target.find('.') != std::string::npos) && matches(target, module);
 }
 
 std::string last_of(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
 }
 
-/// "q_proj, k_proj and v_proj": the ends of the modules' names.
+/// "q_proj", "experts.down_proj": the ends of the modules' names, by which they can be chosen.
 std::vector<std::string> short_names(const std::vector<LinearModule>& modules) {
   std::vector<std::string> names;
-  for (const LinearModule& module : modules)
-    if (const std::string name = last_of(module.hf); std::ranges::find(names, name) == names.end())
-      names.push_back(name);
+  for (const LinearModule& module : modules) {
+    const std::string last = last_of(module.hf);
+    const std::string name =
+        module.experts == 0
+            ? last
+            : last_of(module.hf.substr(0, module.hf.size() - last.size() - 1)) + "." + last;
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
   return names;
 }
 
@@ -137,12 +147,12 @@ void check_patterns(const std::vector<std::string>& entries, const std::string& 
     }
   }
   for (const LinearModule& module : modules) { // PEFT goes by the order in its file, JSON has none
-    const auto chooses = [&](const std::string& entry) {
+    const auto is_for_it = [&](const std::string& entry) {
       return matches(entry.substr(0, entry.rfind('=')), module);
     };
-    const auto first = std::ranges::find_if(entries, chooses);
+    const auto first = std::ranges::find_if(entries, is_for_it);
     if (first == entries.end()) continue;
-    const auto second = std::find_if(first + 1, entries.end(), chooses);
+    const auto second = std::find_if(first + 1, entries.end(), is_for_it);
     if (second == entries.end()) continue;
     violations.add(key,
                    fmt::format("{} contains \"{}\" and \"{}\", which both match {}", key, *first,
@@ -205,7 +215,7 @@ std::vector<AdaptedModule> adapted_modules(const std::vector<LinearModule>& modu
   const std::string key = config::join(path, "target_modules");
   const std::vector<std::string> names = short_names(modules);
   for (const std::string& pattern : settings.target_modules) {
-    if (std::ranges::any_of(modules, [&](const auto& m) { return matches(pattern, m); })) continue;
+    if (std::ranges::any_of(modules, [&](const auto& m) { return chooses(pattern, m); })) continue;
     const std::string near = nearest(pattern, names);
     violations.add(key,
                    fmt::format("{} contains \"{}\", which matches no linear layer of the model; "
@@ -224,7 +234,7 @@ std::vector<AdaptedModule> adapted_modules(const std::vector<LinearModule>& modu
   std::map<std::string, int64_t> ranks; // of the weight so far
   for (const LinearModule& module : modules) {
     if (std::ranges::none_of(settings.target_modules,
-                             [&](const std::string& p) { return matches(p, module); }))
+                             [&](const std::string& p) { return chooses(p, module); }))
       continue;
     AdaptedModule one{.module = module};
     one.rank = static_cast<int64_t>(

@@ -113,8 +113,9 @@ class ModulePattern {
 constexpr std::string_view kWeightEnd = ".weight", kExperts = "experts";
 
 /// A name of target_parameters as one of target_modules: that of a router's module, or of matrices
-/// that all experts share; "down_proj" alone is not the linear layer of that name.
+/// of experts. "gate" alone would also be the gate of an MLP.
 std::string target_of_parameter(const std::string& name) {
+  if (name == "gate.weight") return "mlp.gate";
   if (name.ends_with(kWeightEnd)) return name.substr(0, name.size() - kWeightEnd.size());
   return name.find('.') == std::string::npos ? fmt::format("{}.{}", kExperts, name) : name;
 }
@@ -250,11 +251,14 @@ std::set<std::string> targets_for(const std::vector<AdaptedModule>& modules,
                                   const std::vector<LinearModule>& all) {
   const auto last = [](const std::string& name) { return name.substr(name.rfind('.') + 1); };
   std::map<std::string, int64_t> left; // of each name, how many have none
-  for (const LinearModule& one : all) ++left[last(one.hf)];
-  for (const AdaptedModule& one : modules) --left[last(one.module.hf)];
+  const auto listed = [](const LinearModule& one) { return one.experts == 0 && !one.router; };
+  for (const LinearModule& one : all)
+    if (listed(one)) ++left[last(one.hf)];
+  for (const AdaptedModule& one : modules)
+    if (listed(one.module)) --left[last(one.module.hf)];
   std::set<std::string> targets;
   for (const AdaptedModule& one : modules)
-    if (one.module.experts == 0 && !one.module.router)
+    if (listed(one.module))
       targets.insert(left[last(one.module.hf)] == 0 ? last(one.module.hf) : one.module.hf);
   return targets;
 }
