@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/paths.h"
 
 namespace pentatron {
 
@@ -48,12 +49,12 @@ void swap_names(const fs::path& fresh, const fs::path& old) {
 /// one step; elsewhere it is looked for just before.
 void rename_to_free(const fs::path& aside, const fs::path& target) {
   if (::renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) == 0) return;
-  std::error_code error;
-  if (errno == EEXIST || fs::exists(fs::symlink_status(target, error)))
+  const int reason = errno;
+  if (reason == EEXIST || is_there(target))
     raise<Error>("{} was created by another program in the meantime and is not overwritten\n  try: "
                  "another name, or --overwrite to replace it",
                  target.string());
-  if (errno != EINVAL && errno != ENOSYS) fail("renamed", target, errno);
+  if (reason != EINVAL && reason != ENOSYS) fail("renamed", target, reason);
   if (::rename(aside.c_str(), target.c_str()) != 0) fail("renamed", target, errno);
 }
 
@@ -128,87 +129,10 @@ FolderLock::~FolderLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-void refuse_existing(std::span<const fs::path> outputs, std::string_view option) {
-  for (const fs::path& output : outputs) {
-    std::error_code error;
-    if (fs::exists(fs::symlink_status(output, error)))
-      raise<ConfigError>("{} exists\n  try: another {}, or --overwrite to replace it",
-                         output.string(), option);
-  }
-}
-
-std::error_code try_to_write(const fs::path& folder) {
-  std::string probe = folder / ".pentatron-XXXXXX";
-  if (::mkdtemp(probe.data()) == nullptr) return {errno, std::generic_category()};
-  ::rmdir(probe.c_str());
-  return {};
-}
-
-void require_output(const fs::path& output, std::string_view option) {
-  std::error_code error;
-  fs::path existing = fs::absolute(output, error).lexically_normal();
-  if (!existing.has_filename()) existing = existing.parent_path(); // "folder/"
-  do existing = existing.parent_path();
-  while (!fs::exists(existing, error) && existing.has_relative_path());
-  const bool is_folder = fs::is_directory(existing, error);
-  if (is_folder) error = try_to_write(existing);
-  if (is_folder && !error) return;
-  raise<ConfigError>(
-      "{} {} cannot be created: {} {}\n  try: {} in a folder that you can write to", option,
-      output.string(), existing.string(),
-      is_folder ? fmt::format("is not writable ({})", error.message()) : "is not a folder", option);
-}
-
-void require_folder_of(const fs::path& output, std::string_view option,
-                       std::string_view extension) {
-  std::error_code error;
-  const fs::path folder = output.has_parent_path() ? output.parent_path() : ".";
-  if (fs::is_directory(folder, error) && output.has_filename() && !fs::is_directory(output, error))
-    return require_output(output, option);
-  fs::path name = output.has_filename() ? output.filename() : folder.filename();
-  raise<ConfigError>("{} {} is not a file in an existing folder\n  try: {} {}", option,
-                     output.string(), option, name.replace_extension(extension).string());
-}
-
-fs::path free_path(const fs::path& taken) {
-  fs::path plain = taken.lexically_normal();
-  if (!plain.has_filename()) plain = plain.parent_path(); // "folder/"
-  for (int n = 2;; ++n) {
-    const fs::path name =
-        fmt::format("{}-{}{}", plain.stem().string(), n, plain.extension().string());
-    std::error_code error;
-    if (fs::path free = plain.parent_path() / name; !fs::exists(fs::symlink_status(free, error)))
-      return free;
-  }
-}
-
-void check_replaced(const fs::path& output, std::span<const fs::path> inputs,
-                    std::string_view option, std::string_view what,
-                    const std::function<bool(const fs::path&)>& is_one) {
-  std::error_code error;
-  if (!fs::exists(fs::symlink_status(output, error))) return;
-  for (const fs::path& input : inputs)
-    if (fs::equivalent(output, input, error))
-      raise<ConfigError>("{} {} is an input of this command, and --overwrite would destroy it\n  "
-                         "try: {} {}",
-                         option, output.string(), option, free_path(output).string());
-  if (!fs::is_regular_file(output, error) || !is_one(output))
-    raise<ConfigError>("{} {} exists and is not {}, and --overwrite replaces nothing else\n  try: "
-                       "{} {}",
-                       option, output.string(), what, option, free_path(output).string());
-}
-
-bool contains_path(const fs::path& outer, const fs::path& inner) {
-  std::error_code error;
-  const fs::path a = fs::weakly_canonical(outer, error), b = fs::weakly_canonical(inner, error);
-  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first == a.end();
-}
-
-void write_file_atomically(const fs::path& target, std::string_view text,
-                           AtomicFile::Existing existing) {
+void write_file_atomically(const fs::path& target, std::string_view text) {
   AtomicFile file(target);
   file.write(text);
-  file.commit(existing);
+  file.commit();
 }
 
 std::error_code remove_tree(const fs::path& path, const std::function<void()>& progress) {
@@ -245,11 +169,10 @@ AtomicDirectory::~AtomicDirectory() {
 
 void AtomicDirectory::commit(Existing existing) {
   PT_DCHECK(!aside_.empty());
-  std::error_code error;
-  const bool exists = fs::exists(fs::symlink_status(target_, error));
-  if (exists && existing == Existing::kRefuse) {
+  const bool exists = is_there(target_);
+  if (exists && existing == Existing::kRefuse)
     raise<Error>("{} exists already and is not overwritten", target_.string());
-  }
+  std::error_code error;
   for (auto it = fs::recursive_directory_iterator(aside_, error);
        !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
     if (it->is_regular_file(error) || it->is_directory(error)) sync_path(it->path());
@@ -261,8 +184,8 @@ void AtomicDirectory::commit(Existing existing) {
     swap_names(aside_, target_);
     sync_path(parent_of(target_));
     remove_tree(aside_, progress_);
-  } else if (::rename(aside_.c_str(), target_.c_str()) != 0) {
-    fail("renamed", target_, errno);
+  } else {
+    rename_to_free(aside_, target_);
   }
   aside_.clear();
   sync_path(parent_of(target_));

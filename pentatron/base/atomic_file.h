@@ -12,6 +12,9 @@
 
 namespace pentatron {
 
+/// What becomes of a target that exists: it is replaced, or, as Error, refused.
+enum class Existing : uint8_t { kReplace, kRefuse };
+
 /// A new content for `target`. Until commit() the target is untouched; without it nothing remains.
 class AtomicFile {
  public:
@@ -25,8 +28,7 @@ class AtomicFile {
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   /// Writes at a position from the start; does not move where write() appends.
   void write_at(uint64_t offset, std::span<const std::byte> bytes);
-  enum class Existing : uint8_t { kReplace, kRefuse };
-  /// Makes it durable and visible. An existing file is replaced, or, as Error, refused.
+  /// Makes it durable and visible.
   void commit(Existing existing = Existing::kReplace);
 
  private:
@@ -52,39 +54,8 @@ class FolderLock {
   bool held_ = false;
 };
 
-/// Throws ConfigError if one of the files that an option names is there, whatever it is.
-void refuse_existing(std::span<const std::filesystem::path> outputs,
-                     std::string_view option = "--output");
-
-/// Creates a folder in `folder` and removes it, because permissions do not cover read-only and full
-/// disks. Returns what failed.
-std::error_code try_to_write(const std::filesystem::path& folder);
-
-/// Throws ConfigError unless `output`, which an option or argument names, can be created: it or the
-/// nearest existing folder above it must be writable.
-void require_output(const std::filesystem::path& output, std::string_view option);
-
-/// Throws ConfigError unless `output`, which an option names, can be a file in an existing folder;
-/// `extension` (".json") is what such files end in.
-void require_folder_of(const std::filesystem::path& output, std::string_view option,
-                       std::string_view extension);
-
-/// For --overwrite: throws ConfigError if `output` is one of the inputs, under any name, or if it
-/// is there and `is_one` finds that it is not `what` ("a plot"), which such a command writes.
-void check_replaced(const std::filesystem::path& output,
-                    std::span<const std::filesystem::path> inputs, std::string_view option,
-                    std::string_view what,
-                    const std::function<bool(const std::filesystem::path&)>& is_one);
-
-/// The first of NAME-2.ext, NAME-3.ext, ... that does not exist, for another output than `taken`.
-std::filesystem::path free_path(const std::filesystem::path& taken);
-
-/// Whether `inner` is `outer` or lies in it, links followed.
-bool contains_path(const std::filesystem::path& outer, const std::filesystem::path& inner);
-
 /// The whole content at once.
-void write_file_atomically(const std::filesystem::path& target, std::string_view text,
-                           AtomicFile::Existing existing = AtomicFile::Existing::kReplace);
+void write_file_atomically(const std::filesystem::path& target, std::string_view text);
 
 /// A folder `target` filled under the name `target`.tmp-* beside it.
 class AtomicDirectory {
@@ -97,10 +68,7 @@ class AtomicDirectory {
 
   /// Where to write.
   const std::filesystem::path& path() const { return aside_; }
-  enum class Existing : uint8_t { kRefuse, kReplace };
-
-  /// Fsyncs every file and folder in it, renames it and fsyncs the parent. If `target` exists, it
-  /// is replaced, or, as Error, refused.
+  /// Fsyncs every file and folder in it, renames it and fsyncs the parent.
   void commit(Existing existing = Existing::kRefuse);
 
  private:

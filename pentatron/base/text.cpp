@@ -109,6 +109,16 @@ void fold_line(std::string_view line, size_t columns, std::string& out) {
 
 } // namespace
 
+std::string shell_word(std::string_view text) {
+  constexpr std::string_view kSafe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                     "0123456789_@%+=:,./-";
+  if (!text.empty() && text.find_first_not_of(kSafe) == std::string_view::npos)
+    return std::string(text);
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 std::string fold_lines(std::string_view text, size_t columns) {
   std::string out;
   for (const std::string_view line : split(text, '\n')) {

@@ -23,6 +23,9 @@ bool matches_pattern(const std::string& pattern, const std::string& name);
 /// `text` as content or attribute of XML; control characters become spaces.
 std::string xml_escaped(std::string_view text);
 
+/// `text` as one word of a shell: in quotation marks where it needs them.
+std::string shell_word(std::string_view text);
+
 /// Folds lines of more than `columns` bytes between words. Text after two spaces, as in the second
 /// column of a table, is continued in the same column. Commands ("pentatron ...") are not split.
 std::string fold_lines(std::string_view text, size_t columns);

@@ -8,6 +8,7 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/gguf/gguf_export.h"
 #include "pentatron/checkpoint/hf/families/family.h"
@@ -430,8 +431,7 @@ ConvertReport convert_model(ModelSource& source, const fs::path& place,
   const ConvertReport report = options.format == ModelFormat::kPentatron
                                    ? write_checkpoint(source, aside.path(), options)
                                    : write_hf_folder(source, aside.path(), options);
-  aside.commit(options.overwrite ? AtomicDirectory::Existing::kReplace
-                                 : AtomicDirectory::Existing::kRefuse);
+  aside.commit(options.overwrite ? Existing::kReplace : Existing::kRefuse);
   return report;
 }
 

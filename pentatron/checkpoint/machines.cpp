@@ -17,6 +17,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/base/sha256.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
@@ -67,11 +68,6 @@ std::vector<std::string> list_in(const Json& report, const char* key) {
 }
 std::string text_in(const Json& report, const char* key) {
   return json_get<std::string>(report, key, "a rank's report");
-}
-
-bool is_there(const fs::path& file) {
-  std::error_code error;
-  return fs::is_regular_file(file, error);
 }
 
 /// The folders of checkpoints on any machine that `latest` does not exclude, newest first.

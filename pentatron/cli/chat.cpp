@@ -13,6 +13,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/base/text.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
@@ -60,10 +61,12 @@ class Talk {
   Json as_json() const { return {{"messages", Json(messages_)}}; }
   /// All that was said, and the beginning of the model's answer.
   std::vector<int64_t> tokens() const {
+    const std::tm now = data::tokenizer::local_time();
     const std::string text = format_.text.render({{"messages", messages_},
                                                   {"bos_token", bos_},
                                                   {"eos_token", eos_},
-                                                  {"add_generation_prompt", true}});
+                                                  {"add_generation_prompt", true}},
+                                                 nullptr, &now);
     std::vector<int32_t> encoded;
     tokenizer_.encode(text, encoded);
     return {encoded.begin(), encoded.end()};

@@ -14,6 +14,7 @@
 #include "pentatron/base/gguf.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/base/progress.h"
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/read_model.h"

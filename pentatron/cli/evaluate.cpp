@@ -9,12 +9,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/evaluate_tasks.h"

@@ -106,8 +106,7 @@ int evaluate_on_tasks(const std::string& model, const std::vector<std::string>& 
           AtomicFile file(arguments.out);
           file.write(json.dump(1, ' ', false, evaluation::Document::error_handler_t::replace) +
                      "\n");
-          file.commit(arguments.overwrite ? AtomicFile::Existing::kReplace
-                                          : AtomicFile::Existing::kRefuse);
+          file.commit(arguments.overwrite ? Existing::kReplace : Existing::kRefuse);
         },
         "a file in another folder");
   });

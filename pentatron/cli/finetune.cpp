@@ -1,3 +1,4 @@
+#include "pentatron/base/paths.h"
 #include "pentatron/trainer/finetune_settings.h"
 
 #include <CLI/CLI.hpp>
@@ -7,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"

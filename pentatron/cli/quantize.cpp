@@ -10,11 +10,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/kernels/common/scalar.h"

@@ -8,7 +8,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/text.h"
 #include "pentatron/config/config.h"
+#include "pentatron/data/tokenizer/chat_template.h"
 
 namespace pentatron::data {
 
@@ -64,6 +66,7 @@ void validate_objective(const DatasetConfig& c, config::Violations& violations,
       {"label_key", c.label_key != plain.label_key, c.label_key, {classes}},
       {"pack", !c.pack, "false", {DatasetType::kSft}},
       {"group_by_length", c.group_by_length, "true", {DatasetType::kSft}},
+      {"chat_date", !c.chat_date.empty(), c.chat_date, {DatasetType::kSft}},
       {"eod_mask_loss", c.eod_mask_loss, "true", streams},
       {"reset_position_ids", c.reset_position_ids, "true", streams},
       {"reset_attention_mask", c.reset_attention_mask, "true", streams},
@@ -92,6 +95,10 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
                    fmt::format("{}={} has no effect without {}", key(name), value, condition),
                    attempt);
   };
+  if (!chat_date.empty() && !tokenizer::read_date(chat_date))
+    violations.add(key("chat_date"),
+                   fmt::format("{}={} is not a date", key("chat_date"), excerpt(chat_date)),
+                   key("chat_date") + "=2025-01-31");
   const bool indexed = type == DatasetType::kIndexed;
   const bool megatron = order == SampleOrder::kMegatron;
   const bool documents = indexed || type == DatasetType::kText;

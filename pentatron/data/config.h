@@ -76,6 +76,7 @@ struct DatasetConfig {
   std::string label_key = "label";
   bool pack = true;
   bool group_by_length = false;
+  std::string chat_date;
   std::string split = "95,5,0";
   uint64_t seed = 1234;
   OnBadInput on_bad_input = OnBadInput::kError;
@@ -166,6 +167,10 @@ struct DatasetConfig {
                       "the column in Parquet and .tsv files; a number selects a column of a .tsv "
                       "file without a header line")
             .not_empty(),
+        config::field(
+            "chat_date", &C::chat_date,
+            "type=sft: date (YYYY-MM-DD) that the tokenizer's chat template prints; empty: "
+            "none, so that the template's own date is used if it has one"),
         config::field("text_pair_key", &C::text_pair_key,
                       "type=classification: key or column of the second text of a sample; objects "
                       "without it have one text")

@@ -166,7 +166,8 @@ PromptText Service::chat_prompt(const CompletionRequest& request) const {
   variables["add_generation_prompt"] = true;
   PromptText prompt;
   try {
-    prompt.text = chat_->render(variables);
+    const std::tm now = data::tokenizer::local_time();
+    prompt.text = chat_->render(variables, nullptr, &now);
     std::vector<int32_t> encoded;
     tokenizer_.encode(prompt.text, encoded);
     prompt.tokens.assign(encoded.begin(), encoded.end());

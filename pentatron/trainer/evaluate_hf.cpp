@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"

@@ -8,12 +8,12 @@
 
 #include <fmt/format.h>
 
-#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/data/input_files.h"
@@ -169,11 +169,12 @@ Examples read_examples(const Config& config, int64_t limit) {
   check_vocabulary(config, *examples.tokenizer);
   examples.texts = std::make_shared<const data::TaughtTexts>(
       data::split_paths(config.dataset.path), config.dataset, *examples.tokenizer,
-      data::TaughtTexts::Options{.render = config.tokenizer.path.empty()
-                                               ? data::RenderChat()
-                                               : data::open_chat_template(config.tokenizer.path),
-                                 .vocab_size = config.model.vocab_size,
-                                 .sequence_length = limit});
+      data::TaughtTexts::Options{
+          .render = config.tokenizer.path.empty()
+                        ? data::RenderChat()
+                        : data::open_chat_template(config.tokenizer.path, config.dataset.chat_date),
+          .vocab_size = config.model.vocab_size,
+          .sequence_length = limit});
   return examples;
 }
 

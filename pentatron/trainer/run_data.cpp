@@ -32,7 +32,7 @@ RunData open_run_data(const Config& config, bool writes_nothing) {
                                    ? (iterations / config.train.eval_interval + 1) * evaluation
                                    : 0;
   if (config.dataset.type == data::DatasetType::kSft && !config.tokenizer.path.empty())
-    context.render_chat = data::open_chat_template(config.tokenizer.path);
+    context.render_chat = data::open_chat_template(config.tokenizer.path, config.dataset.chat_date);
   run.datasets = data::open_datasets(config.dataset, context);
   if (run.datasets.train == nullptr) {
     const std::string problem = fmt::format(

@@ -16,6 +16,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/checkpoint/machines.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
@@ -45,11 +46,6 @@ std::optional<fs::path> path_within(const fs::path& inner, const fs::path& outer
   const fs::path way = full_path(inner).lexically_relative(full_path(outer));
   if (way.empty() || *way.begin() == "..") return std::nullopt;
   return way;
-}
-
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(fs::symlink_status(path, error));
 }
 
 bool has_metrics(const fs::path& dir) {
@@ -360,16 +356,7 @@ std::vector<checkpoint::CheckpointFolder> checkpoints_after(const fs::path& save
 
 void require_writable(const std::string& key, const fs::path& folder) {
   if (folder.empty()) return;
-  fs::path existing = full_path(folder);
-  while (!is_there(existing) && existing.has_relative_path()) existing = existing.parent_path();
-  std::error_code error;
-  const bool is_folder = fs::is_directory(existing, error);
-  if (is_folder) error = try_to_write(existing);
-  if (is_folder && !error) return;
-  refuse_folder(key, folder,
-                existing.string() +
-                    (is_folder ? fmt::format(" does not allow new folders ({})", error.message())
-                               : " is not a folder"));
+  if (const auto why = why_not_writable(folder)) refuse_folder(key, folder, *why);
 }
 
 RunFolders::Taken::~Taken() {

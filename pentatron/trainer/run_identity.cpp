@@ -2,9 +2,9 @@
 
 #include <filesystem>
 
-#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/hf_cache.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/base/sha256.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/manifest.h"

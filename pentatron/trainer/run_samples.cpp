@@ -43,9 +43,10 @@ RunSamples::RunSamples(const Config& config, const data::Tokenizer& tokenizer)
               .stop_tokens = evaluation::text_ends(tokenizer, config.tokenizer.path).stop};
   if (tokenizer.eod() >= 0) options_.stop_tokens.push_back(tokenizer.eod());
   const bool answers = models::model_spec(config.model).generates == models::Generates::kAnswer;
-  const data::RenderChat render = config.tokenizer.path.empty()
-                                      ? data::RenderChat()
-                                      : data::open_chat_template(config.tokenizer.path);
+  const data::RenderChat render =
+      config.tokenizer.path.empty()
+          ? data::RenderChat()
+          : data::open_chat_template(config.tokenizer.path, config.dataset.chat_date);
   for (const std::string& shown : shown_) {
     std::vector<int32_t> tokens;
     if (trim(shown).starts_with('{')) {

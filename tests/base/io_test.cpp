@@ -10,6 +10,7 @@
 #include "pentatron/base/crc32c.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/base/philox.h"
 #include "tests/support/files.h"
 
@@ -203,10 +204,12 @@ TEST(AtomicFile, DoesNotReplaceWhatAppearedWhenItMustNot) {
   AtomicFile file(target);
   file.write("ours");
   write_file_atomically(target, "theirs");
-  EXPECT_THAT(message_of([&] { file.commit(AtomicFile::Existing::kRefuse); }),
+  EXPECT_THAT(message_of([&] { file.commit(Existing::kRefuse); }),
               HasSubstr("was created by another program"));
   EXPECT_EQ(content_of(target), "theirs");
-  write_file_atomically(folder.path() / "new", "ours", AtomicFile::Existing::kRefuse);
+  AtomicFile fresh(folder.path() / "new");
+  fresh.write("ours");
+  fresh.commit(Existing::kRefuse);
   EXPECT_EQ(content_of(folder.path() / "new"), "ours");
 }
 
@@ -279,7 +282,7 @@ TEST(AtomicDirectory, TellsOfEveryFileThatIsSyncedOrRemoved) {
   {
     AtomicDirectory directory(target, tell);
     fill(directory);
-    directory.commit(AtomicDirectory::Existing::kReplace);
+    directory.commit(Existing::kReplace);
   }
   EXPECT_GE(std::exchange(told, 0), 6) << "synced, and the old ones removed";
   {

@@ -57,7 +57,7 @@ TEST_F(Limits, ADryRunOpensWhatTheRunReadsAndLooksAtItsFolders) {
         {"checkpoint.load=none", 1, "checkpoint.load=none"},
         {"logger.dir=text.jsonl/x", 2, "text.jsonl/x is not a writable folder"},
         {"logger.dir=/proc/x", 2,
-         "logger.dir=/proc/x is not a writable folder: /proc does not allow"},
+         "logger.dir=/proc/x is not a writable folder: /proc is not writable"},
         {"checkpoint.save=/proc/x", 2, "checkpoint.save=/proc/x is not a writable folder"}})
     EXPECT_THAT(run(tiny + "--dry-run 2>&1 " + keys, status), HasSubstr(text));
   run(tiny + "2>&1");

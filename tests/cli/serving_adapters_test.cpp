@@ -122,7 +122,8 @@ TEST_F(ServingAdapters, OfRoutersAndProjectionsToLatents) {
 TEST_F(ServingAdapters, OfGatesOfSharedExperts) {
   expect_served(
       "qwen2_moe", {"peft.type=lora", "peft.target_modules=[shared_expert_gate,mlp.gate,o_proj]"},
-      {"peft.type=lora", "peft.target_modules=[shared_expert_gate,q_proj]", "seed=2"}, kTensor);
+      {"peft.type=lora", "peft.target_modules=[shared_expert_gate,v_proj,o_proj]", "seed=2"},
+      kTensor);
 }
 
 TEST_F(ServingAdapters, OfExperts) {

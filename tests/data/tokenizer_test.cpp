@@ -332,7 +332,9 @@ TEST(ChatTemplate, IsBounded) {
   EXPECT_THAT(render("\n{% include 'x' %}"), HasSubstr("line 2"));
   EXPECT_THAT(render("{{ ''.__class__ }}{{ x() }}"), HasSubstr("not a supported function"));
   EXPECT_THAT(render("{{ 1 // 0 }}"), HasSubstr("divides by zero"));
-  EXPECT_THAT(render("{{ strftime_now('%Y') }}"), HasSubstr("clock"));
+  EXPECT_THAT(render("{{ strftime_now('%Y') }}"),
+              HasSubstr("line 1 of the chat template prints a date (strftime_now), and none is "
+                        "given\n  try: dataset.chat_date="));
 }
 
 TEST(MakeTokenizer, TakesTheKeysThatFitItsType) {

@@ -176,6 +176,7 @@ inline const std::map<std::string, Effect> kEffects = {
     {"dataset.pack", {"dataset.pack=false", kSft}},
     {"dataset.group_by_length",
      {"dataset.group_by_length=true", kSft + std::vector<std::string>{"dataset.pack=false"}}},
+    {"dataset.chat_date", {"needs files: ChatTemplate of data_test"}},
     {"dataset.text_pair_key", {"dataset.text_pair_key=other", kLabels}},
     {"dataset.label_key", {"dataset.label_key=mood", kLabels}},
     {"model.label_names",

@@ -609,6 +609,7 @@ ELSEWHERE = [
     (r"peft_files.cpp: .*is not a regular expression", "a file of another program: AdapterRun of adapter_test.cpp"),
     (r"convert.cpp: .*(is a checkpoint of a training run|which is no file of a model)", "another target, by the user: outputs_test.cpp"),
     (r"requests.cpp: .*the split that is scored", "a warning: TaskFile of tasks_test.cpp"),
+    (r"chat/interpreter.cpp: .*prints a date", "a model's template: ChatTemplate of chat_template_test.cpp"),
     (r"sft_dataset.cpp: .*ChatML cannot contain", "a warning: TaughtTexts of sft_test.cpp"),
     (r"cli/train.cpp: .*a run that started from", "a run: UserData of user_data_test.cpp"),
     (r"starting_weights.cpp: .*contains adapters for", "a run: AdapterRun of adapter_test.cpp"),

@@ -317,7 +317,7 @@ void write_peft_of(const fs::path& checkpoint, const fs::path& target) {
   const std::string model = base.model.starts_with("hf:") ? base.model.substr(3) : base.model;
   write_peft(aside.path(), adapter, linear_modules(saved.model, family_in(reader)), model,
              task_of(saved.model));
-  aside.commit(AtomicDirectory::Existing::kReplace);
+  aside.commit(Existing::kReplace);
 }
 
 } // namespace pentatron::checkpoint

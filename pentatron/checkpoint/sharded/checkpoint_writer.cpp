@@ -49,7 +49,7 @@ fs::path CheckpointWriter::commit(std::span<const std::string> descriptions,
   const std::string text = to_text(manifest);
   write_spares(path(), text, info.attachments, info.parity);
   write_file_atomically(path() / kManifestName, text);
-  folder_.commit(AtomicDirectory::Existing::kReplace);
+  folder_.commit(Existing::kReplace);
   write_file_atomically(dir_ / kLatestName, step_name(iteration_) + "\n");
   return dir_ / step_name(iteration_);
 }

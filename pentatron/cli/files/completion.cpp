@@ -24,15 +24,8 @@ Names names_of(const Json& list) {
   return names;
 }
 
-/// 'text' as one word of a shell.
-std::string in_quotes(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 std::string words(const Names& names) {
-  return in_quotes(fmt::format("{}", fmt::join(names, " ")));
+  return shell_word(fmt::format("{}", fmt::join(names, " ")));
 }
 
 /// Calls `use` with "train", "checkpoint inspect" and so on; the program itself is "".
@@ -49,7 +42,7 @@ class CaseFunction {
  public:
   explicit CaseFunction(std::string name) : text_(std::move(name) + "() {\n  case $1 in\n") {}
   void add(const std::string& key, const std::string& printed) {
-    text_ += fmt::format("  {}) echo {} ;;\n", in_quotes(key), printed);
+    text_ += fmt::format("  {}) echo {} ;;\n", shell_word(key), printed);
   }
   std::string finish() { return text_ + "  esac\n}\n"; }
 
@@ -115,7 +108,7 @@ std::string for_arguments(const std::string& text) {
 std::string zsh_specifications(const Json& table) {
   std::string out = "_pentatron_specs() {\n  case $1 in\n";
   for_each_command(table, "", [&](const std::string& path, const Json& command) {
-    out += fmt::format("  {})\n    specs=(\n", in_quotes(path));
+    out += fmt::format("  {})\n    specs=(\n", shell_word(path));
     for (const Json& option : command.at("options")) {
       for (const std::string name : option.at("names")) {
         std::string spec = fmt::format("{}{}[{}]", option.at("value") ? "*" : "", name,
@@ -126,13 +119,13 @@ std::string zsh_specifications(const Json& table) {
                   : choices.empty()  ? ":value: "
                                      : fmt::format(":value:({})", fmt::join(choices, " "));
         }
-        out += fmt::format("      {}\n", in_quotes(spec));
+        out += fmt::format("      {}\n", shell_word(spec));
       }
     }
     out += "    )\n    below=(\n";
     for (const Json& one : command.at("commands"))
-      out += fmt::format("      {}\n", in_quotes(fmt::format("{}:{}", std::string(one.at("name")),
-                                                             std::string(one.at("help")))));
+      out += fmt::format("      {}\n", shell_word(fmt::format("{}:{}", std::string(one.at("name")),
+                                                              std::string(one.at("help")))));
     out += "    ) ;;\n";
   });
   return out + "  esac\n}\n";

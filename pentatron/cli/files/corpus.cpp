@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/base/progress.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/indexed/corpus_tools.h"

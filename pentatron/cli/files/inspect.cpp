@@ -95,13 +95,14 @@ std::string colored(const data::Tokenizer& tokenizer, const std::vector<int64_t>
 int print_examples(const SampleArguments& a) {
   if (a.tokenizer.empty()) throw ConfigError("--sft needs a tokenizer\n  try: --tokenizer PATH");
   const auto tokenizer = data::open_decoder(a.tokenizer);
-  const data::TaughtTexts texts({a.sft}, a.dataset, *tokenizer,
-                                {.option = "--sft",
-                                 .render = a.tokenizer == data::kBytesTokenizer
-                                               ? data::RenderChat()
-                                               : data::open_chat_template(a.tokenizer),
-                                 .vocab_size = tokenizer->vocab_size(),
-                                 .sequence_length = a.sequence_length});
+  const data::TaughtTexts texts(
+      {a.sft}, a.dataset, *tokenizer,
+      {.option = "--sft",
+       .render = a.tokenizer == data::kBytesTokenizer
+                     ? data::RenderChat()
+                     : data::open_chat_template(a.tokenizer, a.dataset.chat_date),
+       .vocab_size = tokenizer->vocab_size(),
+       .sequence_length = a.sequence_length});
   for (const int64_t index : a.indices) {
     if (index >= texts.size())
       raise<ConfigError>("--index {} does not exist: {} has {}, counted from 0\n  try: --index {}",

@@ -15,6 +15,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/plot/curves_plot.h"
 #include "pentatron/plot/metrics_text.h"

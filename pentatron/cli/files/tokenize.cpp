@@ -18,6 +18,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/input_files.h"

@@ -20,13 +20,13 @@ std::string variable_of_environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-bool is_there(const fs::path& path) {
+bool leads_somewhere(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
 
 bool is_torch(const fs::path& folder) {
-  return is_there(folder / "lib/libtorch_cpu.so");
+  return leads_somewhere(folder / "lib/libtorch_cpu.so");
 }
 
 /// The entries of a folder, sorted; empty if it cannot be read.
@@ -54,7 +54,7 @@ std::optional<fs::path> torch_of_python() {
   const std::string path = variable_of_environment("PATH"), home = variable_of_environment("HOME");
   for (const std::string_view folder : pentatron::split(path, ':')) {
     const fs::path python = fs::path(folder) / "python3";
-    if (!is_there(python)) continue;
+    if (!leads_somewhere(python)) continue;
     std::error_code error;
     const fs::path real = fs::canonical(python, error);
     for (const fs::path& place : {fs::path(folder).parent_path(), fs::path(home) / ".local",
@@ -99,7 +99,8 @@ fs::path find_torch(const fs::path& program_folder, const std::string& needed) {
 bool gpu_visible() {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (visible != nullptr && (*visible == '\0' || std::string_view(visible) == "-1")) return false;
-  return is_there("/dev/nvidiactl") || is_there("/dev/dxg"); // the second under Windows' Linux
+  return leads_somewhere("/dev/nvidiactl") ||
+         leads_somewhere("/dev/dxg"); // the second under Windows' Linux
 }
 
 std::optional<fs::path> torch_to_load(const fs::path& program_folder) {
@@ -118,7 +119,7 @@ std::optional<fs::path> torch_to_load(const fs::path& program_folder) {
 std::string library_path(const fs::path& torch) {
   std::string path = (torch / "lib").string();
   for (const fs::path& package : entries(torch.parent_path() / "nvidia"))
-    if (is_there(package / "lib")) path += ":" + (package / "lib").string();
+    if (leads_somewhere(package / "lib")) path += ":" + (package / "lib").string();
   const std::string before = variable_of_environment("LD_LIBRARY_PATH");
   return before.empty() ? path : path + ":" + before;
 }
@@ -126,9 +127,9 @@ std::string library_path(const fs::path& torch) {
 fs::path torch_program(const fs::path& program_folder, const std::optional<fs::path>& torch,
                        bool gpu) {
   const fs::path with_cuda = program_folder / "pentatron-torch-cuda";
-  const bool torch_has_cuda = !torch || is_there(*torch / "lib/libtorch_cuda.so");
-  return gpu && torch_has_cuda && is_there(with_cuda) ? with_cuda
-                                                      : program_folder / "pentatron-torch";
+  const bool torch_has_cuda = !torch || leads_somewhere(*torch / "lib/libtorch_cuda.so");
+  return gpu && torch_has_cuda && leads_somewhere(with_cuda) ? with_cuda
+                                                             : program_folder / "pentatron-torch";
 }
 
 } // namespace pentatron::cli

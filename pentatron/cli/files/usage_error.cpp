@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/nearest.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/base/text.h"
 #include "pentatron/cli/files/command_table.h"
 #include "pentatron/config/common_names.h"
@@ -75,21 +76,6 @@ bool takes_keys(const CLI::App& command) {
     return !option->nonpositional() && option->get_name(true) == "config" &&
            option->get_description().find("override") != std::string::npos;
   });
-}
-
-bool is_there(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
-/// As a shell takes it: in quotation marks if it is more than a word.
-std::string shell_word(const std::string& word) {
-  constexpr std::string_view kSafe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                     "0123456789_@%+=:,./-";
-  if (!word.empty() && word.find_first_not_of(kSafe) == std::string::npos) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
 }
 
 /// The settings for an option of Megatron-LM or another program, with its value; empty: it is none.

@@ -23,6 +23,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/paths.h"
 #include "pentatron/data/indexed/indexed_writer.h"
 #include "pentatron/data/preprocess/block_encoder.h"
 #include "pentatron/data/preprocess/blocks.h"

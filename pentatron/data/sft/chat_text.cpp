@@ -62,16 +62,17 @@ ChatText render_chatml(const OrderedJson& messages, const OrderedJson&, ChatEnd 
   return chat;
 }
 
-RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, OrderedJson names) {
-  return [program = std::move(program), names = std::move(names)](
-             const OrderedJson& messages, const OrderedJson& tools, ChatEnd end) {
+RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, OrderedJson names,
+                     std::optional<std::tm> date) {
+  return [program = std::move(program), names = std::move(names),
+          date](const OrderedJson& messages, const OrderedJson& tools, ChatEnd end) {
     const auto render = [&](const OrderedJson& some, bool prompt, std::vector<TextSpan>* marks) {
       OrderedJson variables = names;
       variables["messages"] = some;
       variables["tools"] = tools;
       variables["add_generation_prompt"] = prompt;
       std::vector<std::pair<size_t, size_t>> found;
-      std::string text = program->render(variables, &found);
+      std::string text = program->render(variables, &found, date ? &*date : nullptr);
       if (marks != nullptr)
         for (const auto& [begin, end] : found)
           marks->push_back(as_transformers({begin, end}, text));
@@ -92,14 +93,15 @@ RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, Ord
   };
 }
 
-RenderChat open_chat_template(const std::filesystem::path& tokenizer) {
+RenderChat open_chat_template(const std::filesystem::path& tokenizer, const std::string& date) {
   const std::optional<std::string> source = tokenizer::find_chat_template(tokenizer);
   if (!source) return {};
   OrderedJson names = OrderedJson::object();
   for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"})
     if (const std::string token = tokenizer::configured_token(tokenizer, name); !token.empty())
       names[name] = token;
-  return render_by(std::make_shared<const tokenizer::ChatTemplate>(*source), std::move(names));
+  return render_by(std::make_shared<const tokenizer::ChatTemplate>(*source), std::move(names),
+                   tokenizer::read_date(date));
 }
 
 } // namespace pentatron::data

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,10 +54,12 @@ inline constexpr const char* kChatmlEnd = "<|im_end|>";
 /// marks {% generation %} and {% endgeneration %}; without marks, what a message adds behind the
 /// beginning of an answer (add_generation_prompt). Throws DataError if the template fails or,
 /// without marks, if the text of a conversation is not a prefix of the text with further messages.
-RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, OrderedJson names);
+RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, OrderedJson names,
+                     std::optional<std::tm> date = std::nullopt);
 
 /// Returns the chat template of the tokenizer's file or folder, with its bos and eos tokens; empty
-/// if it has no template. Throws DataError for a damaged or unsupported template.
-RenderChat open_chat_template(const std::filesystem::path& tokenizer);
+/// if it has no template. Throws DataError for a damaged or unsupported template. `date`
+/// (dataset.chat_date) is what strftime_now sees.
+RenderChat open_chat_template(const std::filesystem::path& tokenizer, const std::string& date = {});
 
 } // namespace pentatron::data

@@ -2,15 +2,18 @@
 ///
 /// The common subset of Jinja that templates of tokenizer_config.json use, by an interpreter of our
 /// own: text, {{ expressions }}, {# comments #}, {% if, elif, else, for (with if and else), set
-/// (also of a namespace's member and as a block), macro, break, continue, generation %}; strings,
+/// (also of a namespace's member and as a block), macro, with, filter, break, continue, generation
+/// %}; strings,
 /// numbers, lists, tuples, dictionaries, slices, arithmetic, comparisons, in, is, not, and, or,
-/// conditional expressions, ~; loop and namespace(); the usual filters, tests and methods, range,
-/// dict, raise_exception and strftime_now (which fails: text must not depend on the clock).
+/// conditional expressions, ~, formats with %; loop and namespace(); the usual filters, tests and
+/// methods, range, dict, raise_exception and strftime_now.
 /// Blocks are trimmed as Hugging Face does (trim_blocks, lstrip_blocks). Nothing else is ever
 /// executed; steps, nesting and output are bounded.
 #pragma once
 
+#include <ctime>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -33,6 +36,11 @@ struct TemplateRules {
   bool strict_undefined = false;      ///< printing one is an error
 };
 
+/// The date "YYYY-MM-DD" for strftime_now, at midnight; none if it does not exist.
+std::optional<std::tm> read_date(std::string_view text);
+/// Now, in the local time zone.
+std::tm local_time();
+
 class ChatTemplate {
  public:
   /// Throws DataError, which names the line, for what is damaged or not supported.
@@ -42,12 +50,14 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   /// The text for variables such as {"messages": [{"role": ..., "content": ...}], "bos_token": ...,
-  /// "add_generation_prompt": true}. Throws DataError if the template raises an exception, uses a
-  /// name in a way that has no meaning, or goes beyond the bounds.
-  /// `marks` receives, in order, the bytes [begin, end) of the text that stand between
-  /// {% generation %} and {% endgeneration %}.
+  /// "add_generation_prompt": true}. tools and documents are None unless given. Throws DataError if
+  /// the template raises an exception, uses a name in a way that has no meaning, or goes beyond the
+  /// bounds. `marks` receives, in order, the bytes [begin, end) of the text that stand between
+  /// {% generation %} and {% endgeneration %}. `now` is the date for strftime_now, which without it
+  /// is undefined: templates that allow it print a date of their own.
   std::string render(const nlohmann::ordered_json& variables,
-                     std::vector<std::pair<size_t, size_t>>* marks = nullptr) const;
+                     std::vector<std::pair<size_t, size_t>>* marks = nullptr,
+                     const std::tm* now = nullptr) const;
 
   /// Whether the template has such marks.
   bool marks_answers() const;

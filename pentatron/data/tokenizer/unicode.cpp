@@ -297,6 +297,41 @@ std::string to_lower(std::string_view text) {
   return out;
 }
 
+namespace {
+
+/// The first letter whose lower case this is, and letters that are nobody's lower case.
+std::unordered_map<char32_t, char32_t> upper_letters() {
+  const NormalTables& tables = normal_tables();
+  const CharTables& chars = char_tables();
+  std::unordered_map<char32_t, char32_t> upper = {
+      {U'\u00B5', U'\u039C'}, {U'\u0131', U'I'}, {U'\u017F', U'S'}, {U'\u03C2', U'\u03A3'}};
+  for (char32_t c = 0; c < CharTables::kSize; ++c) {
+    const Category category = chars.category[c];
+    if (category != Category::kLu && category != Category::kNl && category != Category::kSo)
+      continue;
+    const uint32_t lower = tables.lower[c];
+    if (lower != 0 && lower != NormalTables::kTwo) upper.emplace(lower, c);
+  }
+  return upper;
+}
+
+} // namespace
+
+std::string to_upper(std::string_view text) {
+  static const std::unordered_map<char32_t, char32_t> kUpper = upper_letters();
+  constexpr char32_t kSharpS = U'\u00DF';
+  std::string out;
+  out.reserve(text.size());
+  for_each_code_point(text, [&](char32_t c) {
+    const auto upper = kUpper.find(c);
+    if (c == kSharpS)
+      out += "SS";
+    else
+      append_utf8(out, upper == kUpper.end() ? c : upper->second);
+  });
+  return out;
+}
+
 std::string replace_invalid_utf8(std::string_view bytes) {
   std::string out;
   out.reserve(bytes.size());

@@ -90,6 +90,10 @@ std::string normalize(std::string_view text, NormalForm form);
 /// Lower case of every code point alone, without regard to its neighbours.
 std::string to_lower(std::string_view text);
 
+/// Upper case of every code point alone. Letters whose upper case is several letters stay as they
+/// are, except the German sharp s.
+std::string to_upper(std::string_view text);
+
 /// `bytes` with U+FFFD for everything that is not UTF-8, one for each maximal part of a character.
 std::string replace_invalid_utf8(std::string_view bytes);
 

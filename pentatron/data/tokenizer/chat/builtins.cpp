@@ -6,140 +6,27 @@
 #include <cmath>
 
 #include "pentatron/base/error.h"
-#include "pentatron/base/white_space.h"
 #include "pentatron/data/regex.h"
+#include "pentatron/data/tokenizer/chat/text_functions.h"
 #include "pentatron/data/tokenizer/unicode.h"
 
 namespace pentatron::data::tokenizer::chat {
 
 namespace {
 
-const std::string& string_of(const Value& v, std::string_view what) {
-  const std::string* text = v.string();
-  if (text == nullptr) raise<DataError>("{} needs a string, not {}", what, type_name(v));
-  return *text;
-}
-
-std::string strip(std::string_view text, const Value* characters, bool left, bool right) {
-  if (characters == nullptr || characters->is_none()) {
-    if (left) text = without_leading_space(text);
-    return std::string(right ? without_trailing_space(text) : text);
-  }
-  const std::string& set = string_of(*characters, "strip");
-  if (std::ranges::any_of(set, [](char c) { return static_cast<unsigned char>(c) >= 0x80; }))
-    throw DataError("strip of characters beyond ASCII is not supported in chat templates");
-  if (left) {
-    const size_t begin = text.find_first_not_of(set);
-    text.remove_prefix(std::min(begin, text.size()));
-  }
-  if (right) text = text.substr(0, text.find_last_not_of(set) + 1);
-  return std::string(text);
-}
-
-std::string to_upper(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) >= 0x80)
-      throw DataError("upper case of text beyond ASCII is not supported in chat templates");
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 32);
-  }
-  return out;
-}
-
-std::string title(std::string_view text, bool every_word) {
-  std::string out = to_lower(text);
-  bool start = true;
-  for (char& c : out) {
-    const bool letter = (c >= 'a' && c <= 'z') || static_cast<unsigned char>(c) >= 0x80;
-    if (start && c >= 'a' && c <= 'z') c = static_cast<char>(c - 32);
-    start = every_word && !letter;
-  }
-  return out;
-}
-
-std::string replace(const std::string& text, const std::string& from, const std::string& to,
-                    int64_t count) {
-  if (from.empty()) throw DataError("replace of an empty string is not supported");
-  std::string out;
-  size_t done = 0;
-  for (size_t at = text.find(from); at != std::string::npos && count != 0; --count) {
-    out.append(text, done, at - done);
-    out += to;
-    if (out.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
-    done = at + from.size();
-    at = text.find(from, done);
-  }
-  return out.append(text, done);
-}
-
-List split(const std::string& text, const Value* separator, int64_t most) {
-  List out;
-  std::string_view rest = text;
-  if (separator == nullptr || separator->is_none()) {
-    for (;;) {
-      rest = without_leading_space(rest);
-      if (rest.empty()) return out;
-      const size_t end = most-- == 0 ? rest.size() : find_space(rest).begin;
-      out.emplace_back(std::string(rest.substr(0, end)));
-      rest.remove_prefix(end);
-    }
-  }
-  const std::string& by = string_of(*separator, "split");
-  if (by.empty()) throw DataError("split has an empty separator");
-  for (size_t at = rest.find(by); at != std::string_view::npos && most != 0; at = rest.find(by)) {
-    out.emplace_back(std::string(rest.substr(0, at)));
-    rest.remove_prefix(at + by.size());
-    --most;
-  }
-  out.emplace_back(std::string(rest));
-  return out;
-}
-
-std::string join(const List& items, const std::string& separator) {
-  std::string out;
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (i != 0) out += separator;
-    out += to_text(items[i]);
-    if (out.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
-  }
-  return out;
-}
-
-int64_t integer_of(const Value* v, int64_t otherwise, std::string_view what) {
-  if (v == nullptr || v->is_none()) return otherwise;
-  int64_t out = 0;
-  if (!to_integer(*v, out)) raise<DataError>("{} needs an integer, not {}", what, type_name(*v));
-  return out;
-}
-
-bool starts_or_ends(const std::string& text, const Value& affix, bool start) {
-  if (const List* any = affix.list()) {
-    return std::any_of(any->begin(), any->end(),
-                       [&](const Value& one) { return starts_or_ends(text, one, start); });
-  }
-  const std::string& wanted = string_of(affix, start ? "startswith" : "endswith");
-  return start ? text.starts_with(wanted) : text.ends_with(wanted);
-}
-
-const Value& needed(const Arguments& arguments, size_t position, std::string_view name,
-                    std::string_view what) {
-  const Value* value = arguments.find(position, name);
-  if (value == nullptr) raise<DataError>("{} needs an argument {}", what, name);
-  return *value;
-}
-
 List items_of(const Value& v) {
   const Dict* dict = v.dict();
   if (dict == nullptr) raise<DataError>("items needs a dictionary, not {}", type_name(v));
   List out;
-  for (const auto& [key, value] : *dict) out.push_back(make_tuple({Value(key), value}));
+  for (const auto& [key, value] : *dict) out.push_back(make_tuple({key, value}));
   return out;
 }
 
 Value path_of(const Value& v, const std::string& path) {
   Value out = v;
-  for (const Value& part : split(path, std::make_unique<Value>(".").get(), -1))
-    out = member_of(out, *part.string());
+  const Value dot(".");
+  for (const Value& part : split(path, &dot, -1))
+    out = member_of(out, *part.string(), Access::kBrackets);
   return out;
 }
 
@@ -152,6 +39,7 @@ List select(const Value& v, const Arguments& arguments, bool attribute, bool kee
   if (const Value* name = arguments.find(at, "")) test = string_of(*name, "select");
   for (size_t i = at + 1; i < arguments.values.size(); ++i)
     rest.values.push_back(arguments.values[i]);
+  if (!is_true(v)) return out; // also None, as in Jinja
   for (const Value& item : elements(v)) {
     const Value looked_at = attribute ? path_of(item, path) : item;
     const bool holds = test.empty() ? is_true(looked_at) : apply_test(test, looked_at, rest);
@@ -166,6 +54,7 @@ Value map(const Value& v, const Arguments& arguments) {
   const Value* otherwise = arguments.find(SIZE_MAX, "default");
   Arguments rest;
   for (size_t i = 1; i < arguments.values.size(); ++i) rest.values.push_back(arguments.values[i]);
+  if (!is_true(v)) return make_list(std::move(out));
   for (const Value& item : elements(v)) {
     if (attribute != nullptr) {
       Value found = path_of(item, string_of(*attribute, "map"));
@@ -195,29 +84,9 @@ Value to_number(const Value& v, bool real, const Value* otherwise) {
   return real ? Value(number) : Value(static_cast<int64_t>(number));
 }
 
-std::string indent(const std::string& text, const Arguments& arguments) {
-  const Value* width = arguments.find(0, "width");
-  const std::string pad =
-      width != nullptr && width->string() != nullptr
-          ? *width->string()
-          : std::string(
-                static_cast<size_t>(std::clamp<int64_t>(integer_of(width, 4, "indent"), 0, 1000)),
-                ' ');
-  const Value* first = arguments.find(1, "first");
-  const Value* blank = arguments.find(2, "blank");
-  std::string out;
-  size_t begin = 0;
-  for (bool start = true; begin <= text.size(); start = false) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const bool padded = start ? first != nullptr && is_true(*first)
-                              : end > begin || (blank != nullptr && is_true(*blank));
-    if (padded) out += pad;
-    out.append(text, begin, end - begin);
-    if (end < text.size()) out += '\n';
-    if (out.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
-    begin = end + 1;
-  }
-  return out;
+/// Strings are put in order without regard to case.
+Value folded(const Value& v) {
+  return v.string() != nullptr ? Value(to_lower(*v.string())) : v;
 }
 
 List sorted(List items, const Arguments& arguments) {
@@ -225,7 +94,7 @@ List sorted(List items, const Arguments& arguments) {
   const Value* attribute = arguments.find(2, "attribute");
   const auto key = [&](const Value& v) {
     const Value looked_at = attribute == nullptr ? v : path_of(v, string_of(*attribute, "sort"));
-    return looked_at.string() != nullptr ? Value(to_lower(*looked_at.string())) : looked_at;
+    return folded(looked_at);
   };
   std::stable_sort(items.begin(), items.end(),
                    [&](const Value& a, const Value& b) { return compare(key(a), key(b)) < 0; });
@@ -233,25 +102,57 @@ List sorted(List items, const Arguments& arguments) {
   return items;
 }
 
-} // namespace
-
-const Value* Arguments::find(size_t position, std::string_view name) const {
-  if (position < values.size()) return &values[position];
-  for (const auto& [key, value] : named) {
-    if (key == name) return &value;
+/// Lists of so many elements; the last is filled up with what is given for it.
+List batched(const List& items, const Arguments& arguments) {
+  const int64_t size = integer_of(&needed(arguments, 0, "linecount", "batch"), 0, "batch");
+  if (size < 1 || size > 100'000) raise<DataError>("batch of {} elements", size);
+  const Value* fill = arguments.find(1, "fill_with");
+  List out, now;
+  for (const Value& item : items) {
+    now.push_back(item);
+    if (std::ssize(now) == size) out.push_back(make_list(std::exchange(now, {})));
   }
-  return nullptr;
+  if (now.empty()) return out;
+  while (fill != nullptr && !fill->is_none() && std::ssize(now) < size) now.push_back(*fill);
+  out.push_back(make_list(std::move(now)));
+  return out;
 }
 
-Value member_of(const Value& value, std::string_view name) {
+/// Pairs of a value of the attribute and the elements that have it, in the order of the values.
+List grouped(List items, const Arguments& arguments) {
+  const std::string path = string_of(needed(arguments, 0, "attribute", "groupby"), "groupby");
+  const Value* otherwise = arguments.find(1, "default");
+  const auto key = [&](const Value& item) {
+    Value found = path_of(item, path);
+    return found.is_undefined() && otherwise != nullptr ? *otherwise : found;
+  };
+  std::stable_sort(items.begin(), items.end(), [&](const Value& a, const Value& b) {
+    return compare(folded(key(a)), folded(key(b))) < 0;
+  });
+  std::vector<std::pair<Value, List>> groups;
+  for (Value& item : items) {
+    Value one = key(item);
+    if (groups.empty() || !equal(folded(groups.back().first), folded(one)))
+      groups.emplace_back(std::move(one), List{});
+    groups.back().second.push_back(std::move(item));
+  }
+  List out;
+  for (auto& [value, members] : groups)
+    out.push_back(make_tuple({std::move(value), make_list(std::move(members))}));
+  return out;
+}
+
+} // namespace
+
+Value member_of(const Value& value, std::string_view name, Access access) {
   if (value.is_undefined())
     raise<DataError>("'{}' is undefined, and has no member '{}'", value.get<Undefined>()->name,
                      name);
-  if (const Dict* dict = value.dict()) {
-    if (const Value* found = find_member(*dict, name)) return *found;
-  }
-  if (has_method(value, name))
-    return Function{.name = std::string(name), .self = std::make_shared<Value>(value)};
+  const Dict* dict = value.dict();
+  const Value* found = dict == nullptr ? nullptr : find_member(*dict, std::string(name));
+  const bool method = !value.is_namespace && has_method(value, name);
+  if (found != nullptr && !(method && access == Access::kDot)) return *found;
+  if (method) return Function{.name = std::string(name), .self = std::make_shared<Value>(value)};
   return Undefined{std::string(name)};
 }
 
@@ -289,8 +190,8 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
   if (name == "trim") return strip(to_text(value), arguments.find(0, "chars"), true, true);
   if (name == "upper") return to_upper(to_text(value));
   if (name == "lower") return to_lower(to_text(value));
-  if (name == "capitalize") return title(to_text(value), false);
-  if (name == "title") return title(to_text(value), true);
+  if (name == "capitalize") return title(to_text(value), WordStart::kText);
+  if (name == "title") return title(to_text(value), WordStart::kBlank);
   if (name == "length" || name == "count") return length(value);
   if (name == "string") return to_text(value);
   if (name == "safe") return value;
@@ -326,6 +227,11 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
     return regex.replace(to_text(value), string_of(needed(arguments, 1, "repl", name), name),
                          integer_of(arguments.find(2, "count"), 0, name), kMaxValueBytes);
   }
+  if (name == "format") return percent_format(to_text(value), arguments);
+  if (name == "escape" || name == "e") return escaped(to_text(value));
+  if (name == "wordcount") return static_cast<int64_t>(split(to_text(value), nullptr, -1).size());
+  if (name == "batch") return make_list(batched(elements(value), arguments));
+  if (name == "groupby") return make_list(grouped(elements(value), arguments));
   if (name == "indent") return indent(to_text(value), arguments);
   if (name == "map") return map(value, arguments);
   if (name == "select" || name == "reject")
@@ -336,7 +242,7 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
   if (name == "dictsort") {
     List all = items_of(value);
     std::stable_sort(all.begin(), all.end(), [](const Value& a, const Value& b) {
-      return to_lower(*a.list()->front().string()) < to_lower(*b.list()->front().string());
+      return compare(folded(a.list()->front()), folded(b.list()->front())) < 0;
     });
     return make_list(std::move(all));
   }
@@ -419,6 +325,9 @@ bool apply_test(std::string_view name, const Value& value, const Arguments& argu
     const List all = elements(other());
     return std::any_of(all.begin(), all.end(), [&](const Value& v) { return equal(v, value); });
   }
+  if (name == "lower" || name == "upper")
+    return *call_string_method(to_text(value), name == "lower" ? "islower" : "isupper", {})
+                .get<bool>();
   if (name == "odd" || name == "even")
     return (integer_of(&value, 0, name) % 2 != 0) == (name == "odd");
   if (name == "divisibleby") {
@@ -431,10 +340,7 @@ bool apply_test(std::string_view name, const Value& value, const Arguments& argu
 
 bool has_method(const Value& value, std::string_view name) {
   const auto one_of = [name](auto... names) { return ((name == names) || ...); };
-  if (value.string() != nullptr)
-    return one_of("strip", "lstrip", "rstrip", "split", "upper", "lower", "title", "capitalize",
-                  "startswith", "endswith", "replace", "join", "find", "index", "count",
-                  "splitlines");
+  if (value.string() != nullptr) return has_string_method(name);
   if (value.dict() != nullptr) return one_of("items", "keys", "values", "get");
   if (value.list() != nullptr) return one_of("index", "count");
   return false;
@@ -449,8 +355,7 @@ Value call_method(const Value& self, std::string_view name, const Arguments& arg
       for (const auto& [key, value] : *dict) values.push_back(value);
       return make_list(std::move(values));
     }
-    const Value& key = needed(arguments, 0, "key", "get");
-    const Value* found = key.string() == nullptr ? nullptr : find_member(*dict, *key.string());
+    const Value* found = find_member(*dict, needed(arguments, 0, "key", "get"));
     const Value* otherwise = arguments.find(1, "default");
     return found != nullptr ? *found : otherwise != nullptr ? *otherwise : Value(None{});
   }
@@ -464,40 +369,7 @@ Value call_method(const Value& self, std::string_view name, const Arguments& arg
     }
     throw DataError("index: the value is not in the list");
   }
-  const std::string& text = string_of(self, name);
-  const Value* first = arguments.find(0, "");
-  if (name == "strip") return strip(text, first, true, true);
-  if (name == "lstrip") return strip(text, first, true, false);
-  if (name == "rstrip") return strip(text, first, false, true);
-  if (name == "split")
-    return make_list(
-        split(text, arguments.find(0, "sep"), integer_of(arguments.find(1, "maxsplit"), -1, name)));
-  if (name == "splitlines") {
-    List lines = split(text, std::make_unique<Value>("\n").get(), -1);
-    if (lines.back().string()->empty()) lines.pop_back();
-    return make_list(std::move(lines));
-  }
-  if (name == "upper") return to_upper(text);
-  if (name == "lower") return to_lower(text);
-  if (name == "title") return title(text, true);
-  if (name == "capitalize") return title(text, false);
-  if (name == "startswith" || name == "endswith")
-    return starts_or_ends(text, needed(arguments, 0, "prefix", name), name == "startswith");
-  if (name == "replace") return apply_filter("replace", self, arguments);
-  if (name == "join") return join(elements(needed(arguments, 0, "iterable", name)), text);
-  const std::string& part = string_of(needed(arguments, 0, "sub", name), name);
-  if (name == "count") {
-    int64_t count = 0;
-    if (part.empty()) return length(self) + 1;
-    for (size_t at = text.find(part); at != std::string::npos;
-         at = text.find(part, at + part.size()))
-      ++count;
-    return count;
-  }
-  const size_t at = text.find(part);
-  if (name == "index" && at == std::string::npos)
-    throw DataError("index: the text does not contain the other one");
-  return at == std::string::npos ? Value(int64_t{-1}) : Value(length(Value(text.substr(0, at))));
+  return call_string_method(string_of(self, name), name, arguments);
 }
 
 } // namespace pentatron::data::tokenizer::chat

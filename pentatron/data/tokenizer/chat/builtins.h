@@ -1,22 +1,13 @@
 /// The filters, tests and methods of chat templates.
 #pragma once
 
-#include <string>
+#include <cstdint>
 #include <string_view>
-#include <utility>
-#include <vector>
 
+#include "pentatron/data/tokenizer/chat/text_functions.h"
 #include "pentatron/data/tokenizer/chat/value.h"
 
 namespace pentatron::data::tokenizer::chat {
-
-struct Arguments {
-  std::vector<Value> values; ///< by position
-  std::vector<std::pair<std::string, Value>> named;
-
-  /// The argument at `position` or called `name`; null if it is not given.
-  const Value* find(size_t position, std::string_view name) const;
-};
 
 /// Throws DataError for a name that is not known and for values that have no such filter.
 Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments);
@@ -25,10 +16,10 @@ bool apply_test(std::string_view name, const Value& value, const Arguments& argu
 bool has_method(const Value& value, std::string_view name);
 Value call_method(const Value& self, std::string_view name, const Arguments& arguments);
 
+/// a.name and a["name"]. Of a dictionary that has a method and a key of that name, the first is the
+/// method, the second the value.
+enum class Access : uint8_t { kDot, kBrackets };
 /// The member `name` of a value; undefined if it does not exist.
-Value member_of(const Value& value, std::string_view name);
-
-/// Larger values are refused.
-inline constexpr size_t kMaxValueBytes = size_t{16} << 20;
+Value member_of(const Value& value, std::string_view name, Access access);
 
 } // namespace pentatron::data::tokenizer::chat

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <ctime>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 
@@ -25,12 +27,16 @@ constexpr int kMaxCallDepth = 400;
 constexpr size_t kMaxOutput = size_t{32} << 20;
 constexpr int64_t kMaxRange = 100'000;
 
+constexpr const char* kStrftime = "strftime_now";
+constexpr const char* kCycle = "loop.cycle";
+constexpr const char* kChanged = "loop.changed";
+
 enum class Flow : uint8_t { kOn, kBreak, kContinue };
 using Scope = std::unordered_map<std::string, Value>;
 
 class Interpreter {
  public:
-  Interpreter(Scope variables, bool strict) : strict_(strict) {
+  Interpreter(Scope variables, bool strict, const std::tm* now) : strict_(strict), now_(now) {
     scopes_.push_back(std::move(variables));
   }
 
@@ -74,9 +80,10 @@ class Interpreter {
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
       if (const auto found = scope->find(name); found != scope->end()) return found->second;
     }
-    for (const char* known : {"range", "namespace", "raise_exception", "strftime_now", "dict"}) {
+    for (const char* known : {"range", "namespace", "raise_exception", "dict"}) {
       if (name == known) return Function{.name = name, .self = nullptr};
     }
+    if (name == kStrftime && now_ != nullptr) return Function{.name = name, .self = nullptr};
     return Undefined{name};
   }
 
@@ -114,6 +121,8 @@ class Interpreter {
     case NodeKind::kSetBlock:
       assign(node, capture(*node.children[0]));
       return Flow::kOn;
+    case NodeKind::kWith:
+      return with(node);
     case NodeKind::kMacro:
       scopes_.back()[node.text] = Function{.name = node.text, .self = nullptr, .macro = &node};
       return Flow::kOn;
@@ -130,6 +139,16 @@ class Interpreter {
     default:
       fail(node, "has an expression where a statement is needed");
     }
+  }
+
+  Flow with(const Node& node) {
+    Scope inner;
+    for (size_t i = 0; i < node.names.size(); ++i)
+      inner[node.names[i]] = evaluate(*node.children[i]);
+    scopes_.push_back(std::move(inner));
+    const Flow flow = execute(*node.children.back());
+    scopes_.pop_back();
+    return flow;
   }
 
   std::string capture(const Node& body) {
@@ -166,7 +185,7 @@ class Interpreter {
       check_acyclic(node, value, dict->get(), 0);
     const std::string key = name.substr(dot + 1);
     for (auto& [known, held] : **dict) {
-      if (known == key) {
+      if (*known.string() == key) {
         held = value;
         return;
       }
@@ -201,17 +220,18 @@ class Interpreter {
     }
     if (items.empty() && node.children[3] != nullptr) execute(*node.children[3]);
     const auto count = static_cast<int64_t>(items.size());
+    const auto seen = std::make_shared<Value>(); // by loop.changed
     for (int64_t i = 0; i < count; ++i) {
       scopes_.emplace_back();
       assign(node, items[static_cast<size_t>(i)]);
-      scopes_.back()["loop"] = loop_value(items, i);
+      scopes_.back()["loop"] = loop_value(items, i, seen);
       const Flow flow = execute(*node.children[2]);
       scopes_.pop_back();
       if (flow == Flow::kBreak) break;
     }
   }
 
-  static Value loop_value(const List& items, int64_t i) {
+  static Value loop_value(const List& items, int64_t i, const std::shared_ptr<Value>& seen) {
     const auto count = static_cast<int64_t>(items.size());
     Dict loop = {{"index", i + 1},
                  {"index0", i},
@@ -219,7 +239,11 @@ class Interpreter {
                  {"last", i + 1 == count},
                  {"length", count},
                  {"revindex", count - i},
-                 {"revindex0", count - i - 1}};
+                 {"revindex0", count - i - 1},
+                 {"depth", int64_t{1}}, // loops are not recursive
+                 {"depth0", int64_t{0}},
+                 {"cycle", Function{.name = kCycle, .self = std::make_shared<Value>(i)}},
+                 {"changed", Function{.name = kChanged, .self = seen}}};
     if (i > 0) loop.emplace_back("previtem", items[static_cast<size_t>(i - 1)]);
     if (i + 1 < count) loop.emplace_back("nextitem", items[static_cast<size_t>(i + 1)]);
     return make_dict(std::move(loop));
@@ -241,7 +265,7 @@ class Interpreter {
       return dictionary(node);
     case NodeKind::kAttribute: {
       const Value object = evaluate(*node.children[0]);
-      return located(node, [&] { return member_of(object, node.text); });
+      return located(node, [&] { return member_of(object, node.text, Access::kDot); });
     }
     case NodeKind::kIndex:
       return index(node);
@@ -269,6 +293,8 @@ class Interpreter {
       Value left = evaluate(*node.children[0]);
       return is_true(left) ? left : evaluate(*node.children[1]);
     }
+    case NodeKind::kCapture:
+      return capture(*node.children[0]);
     case NodeKind::kCondition:
       if (is_true(evaluate(*node.children[1]))) return evaluate(*node.children[0]);
       return node.children[2] == nullptr ? Value(Undefined{"if"}) : evaluate(*node.children[2]);
@@ -286,14 +312,15 @@ class Interpreter {
     Dict dict;
     for (size_t i = 0; i + 1 < node.children.size(); i += 2) {
       const Value key = evaluate(*node.children[i]);
-      if (key.string() == nullptr) fail(node, "has a dictionary with a key that is not a string");
+      if (key.list() != nullptr || key.dict() != nullptr || key.is_undefined())
+        fail(node, fmt::format("has a dictionary whose key is {}", type_name(key)));
       Value value = evaluate(*node.children[i + 1]);
       const auto same = std::find_if(dict.begin(), dict.end(),
-                                     [&](const auto& e) { return e.first == *key.string(); });
+                                     [&](const auto& e) { return equal(e.first, key); });
       if (same != dict.end())
         same->second = std::move(value);
       else
-        dict.emplace_back(*key.string(), std::move(value));
+        dict.emplace_back(key, std::move(value));
     }
     return make_dict(std::move(dict));
   }
@@ -302,11 +329,14 @@ class Interpreter {
     const Value object = evaluate(*node.children[0]);
     const Value at = evaluate(*node.children[1]);
     if (at.string() != nullptr)
-      return located(node, [&] { return member_of(object, *at.string()); });
+      return located(node, [&] { return member_of(object, *at.string(), Access::kBrackets); });
+    if (const Dict* dict = object.dict()) {
+      const Value* found = find_member(*dict, at);
+      return found != nullptr ? *found : Value(Undefined{to_text(at)});
+    }
     int64_t i = 0;
     if (object.is_undefined() || !to_integer(at, i))
       fail(node, fmt::format("takes {} of {}", type_name(at), type_name(object)));
-    if (object.dict() != nullptr) return Undefined{to_text(at)};
     const List all = located(node, [&] { return elements(object); });
     const auto count = static_cast<int64_t>(all.size());
     if (i < 0) i += count;
@@ -363,21 +393,39 @@ class Interpreter {
     const Function* function = callee.get<Function>();
     if (function == nullptr) {
       const Undefined* undefined = callee.get<Undefined>();
+      if (undefined != nullptr && undefined->name == kStrftime)
+        fail(node, "prints a date (strftime_now), and none is given\n  try: "
+                   "dataset.chat_date=2025-01-31");
       fail(node, fmt::format("calls {} '{}', which is not a supported function", type_name(callee),
                              undefined != nullptr ? undefined->name : ""));
     }
     if (function->macro != nullptr) return call_macro(node, *function->macro, given);
     return located(node, [&]() -> Value {
+      if (function->name == kCycle) {
+        if (given.values.empty()) throw DataError("loop.cycle needs values");
+        const auto i = static_cast<size_t>(*function->self->get<int64_t>());
+        return given.values[i % given.values.size()];
+      }
+      if (function->name == kChanged) {
+        const Value last = std::exchange(*function->self, make_list(given.values));
+        return !equal(last, *function->self);
+      }
       if (function->self != nullptr) return call_method(*function->self, function->name, given);
       if (function->name == "range") return range(node, given);
       if (function->name == "raise_exception")
         raise<DataError>("{}", given.values.empty() ? "exception" : to_text(given.values[0]));
-      if (function->name == "strftime_now")
-        throw DataError("strftime_now is not supported: the text would depend on the clock");
+      if (function->name == kStrftime) return date(given);
       Value made = make_dict(Dict(given.named.begin(), given.named.end()));
       made.is_namespace = function->name == "namespace";
       return made;
     });
+  }
+
+  std::string date(const Arguments& given) const {
+    const std::string& format = string_of(needed(given, 0, "format", kStrftime), kStrftime);
+    std::string out(1024, '\0');
+    out.resize(std::strftime(out.data(), out.size(), format.c_str(), now_));
+    return out;
   }
 
   Value call_macro(const Node& node, const Node& macro, const Arguments& given) {
@@ -480,7 +528,10 @@ class Interpreter {
         out = joined(node, std::move(out), *left.string());
       return out;
     }
-    if (op == "%" && left.string() != nullptr) fail(node, "formats with %, which is not supported");
+    if (op == "%" && left.string() != nullptr) {
+      const Arguments values{.values = right.is_tuple ? *right.list() : List{right}, .named = {}};
+      return located(node, [&] { return percent_format(*left.string(), values); });
+    }
     double x = 0, y = 0;
     if (!to_real(left, x) || !to_real(right, y))
       fail(node, fmt::format("applies '{}' to {} and {}", op, type_name(left), type_name(right)));
@@ -523,6 +574,7 @@ class Interpreter {
 
   std::vector<Scope> scopes_;
   bool strict_;
+  const std::tm* now_; ///< for strftime_now; null: it is not defined
   std::string out_;
   std::vector<std::pair<size_t, size_t>>* marks_ = nullptr;
   int captures_ = 0; ///< into how many values the output goes now, one inside the other
@@ -576,13 +628,16 @@ nlohmann::ordered_json without_nulls(nlohmann::ordered_json messages) {
 } // namespace
 
 std::string ChatTemplate::render(const nlohmann::ordered_json& variables,
-                                 std::vector<std::pair<size_t, size_t>>* marks) const {
+                                 std::vector<std::pair<size_t, size_t>>* marks,
+                                 const std::tm* now) const {
   chat::Scope scope;
   if (!variables.is_object()) throw DataError("the variables of a chat template are not an object");
   const bool chat = !program_->rules.strict_undefined;
+  if (chat) // as transformers
+    for (const char* name : {"tools", "documents"}) scope[name] = chat::None{};
   for (const auto& [name, value] : variables.items())
     scope[name] = chat::from_json(chat && name == "messages" ? without_nulls(value) : value);
-  return chat::Interpreter(std::move(scope), program_->rules.strict_undefined)
+  return chat::Interpreter(std::move(scope), program_->rules.strict_undefined, now)
       .run(*program_->root, marks);
 }
 

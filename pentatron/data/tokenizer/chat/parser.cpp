@@ -114,6 +114,8 @@ class Parser {
     if (word == "for") return for_statement();
     if (word == "set") return set_statement();
     if (word == "macro") return macro();
+    if (word == "with") return with_statement();
+    if (word == "filter") return filter_block();
     if (word == "break" || word == "continue") {
       expect(TokenKind::kEndBlock);
       return make(word == "break" ? NodeKind::kBreak : NodeKind::kContinue);
@@ -191,6 +193,32 @@ class Parser {
     node->children.push_back(block({"endset"}));
     end("endset");
     return node;
+  }
+
+  NodePtr with_statement() {
+    NodePtr node = make(NodeKind::kWith);
+    while (now().kind != TokenKind::kEndBlock) {
+      if (!node->names.empty()) expect(",");
+      node->names.push_back(name());
+      expect("=");
+      node->children.push_back(expression());
+    }
+    expect(TokenKind::kEndBlock);
+    node->children.push_back(block({"endwith"}));
+    end("endwith");
+    return node;
+  }
+
+  /// {% filter upper | trim %} ... {% endfilter %} is {{ "..." | upper | trim }}.
+  NodePtr filter_block() {
+    NodePtr value = filters(one_filter(make(NodeKind::kCapture)));
+    expect(TokenKind::kEndBlock);
+    NodePtr body = block({"endfilter"});
+    end("endfilter");
+    Node* capture = value.get();
+    while (capture->kind != NodeKind::kCapture) capture = capture->children[0].get();
+    capture->children.push_back(std::move(body));
+    return make_of(NodeKind::kPrint, "", std::move(value));
   }
 
   NodePtr macro() {
@@ -294,15 +322,16 @@ class Parser {
     }
     return left;
   }
-  NodePtr unary() {
+  /// Filters belong to the whole of a number and its signs.
+  NodePtr unary() { return filters(signed_value()); }
+  NodePtr signed_value() {
     const Depth depth(*this);
     for (const char* op : {"-", "+"}) {
-      if (is_operator(op)) {
-        ++at_;
-        return make_of(NodeKind::kUnary, op, unary());
-      }
+      if (!is_operator(op)) continue;
+      ++at_;
+      return postfix(make_of(NodeKind::kUnary, op, signed_value()));
     }
-    return filters(postfix(primary()));
+    return postfix(primary());
   }
 
   NodePtr primary() {
@@ -422,14 +451,17 @@ class Parser {
     }
   }
 
+  NodePtr one_filter(NodePtr value) {
+    std::string filter = name();
+    value = make_of(NodeKind::kFilter, std::move(filter), std::move(value));
+    if (is_operator("(")) arguments(*value);
+    return value;
+  }
   NodePtr filters(NodePtr value) {
     for (int count = 0;; ++count) {
       if (count > kMaxNesting) fail("has a chain of filters that is too long");
       if (accept("|")) {
-        std::string filter = name();
-        value = make_of(NodeKind::kFilter, std::move(filter), std::move(value));
-        if (is_operator("(")) arguments(*value);
-        value = postfix(std::move(value));
+        value = postfix(one_filter(std::move(value)));
       } else if (accept("is")) {
         const bool negated = accept("not");
         const std::string test = name();

@@ -31,6 +31,7 @@ enum class NodeKind : uint8_t {
   kNot,
   kCondition,
   kCompare,
+  kCapture, ///< what statements write, as text
   // Statements.
   kText,
   kPrint,
@@ -38,6 +39,7 @@ enum class NodeKind : uint8_t {
   kFor,
   kSet,
   kSetBlock,
+  kWith,
   kMacro,
   kBreak,
   kContinue,
@@ -48,7 +50,7 @@ enum class NodeKind : uint8_t {
 using NodePtr = std::unique_ptr<Node>;
 
 /// What the children are:
-///   kAttribute, kNot, kUnary, kPrint  the operand
+///   kAttribute, kNot, kUnary, kPrint  the operand             kCapture  the body
 ///   kIndex     the object, the index      kSlice   the object, from, to, step (null if left out)
 ///   kCall      the function, arguments    kFilter, kTest  the operand, arguments
 ///   kDict      key, value, key, value     kCondition  if true, the condition, else (may be null)
@@ -56,6 +58,7 @@ using NodePtr = std::unique_ptr<Node>;
 ///   kIf        condition, block, condition, block, [block]
 ///   kFor       the iterated, the filter (may be null), body, else (may be null); `names` variables
 ///   kSet       the value; `names` variables, "a.b" for a member of a namespace
+///   kWith      values of `names`, then the body
 ///   kSetBlock  the body                   kMacro   the body, then default values (may be null)
 ///   kBlock     statements                 kGeneration  the body
 /// Of kCall, kFilter and kTest, `names` has an entry an argument: its keyword, or "".

@@ -43,6 +43,8 @@ std::string quoted(const std::string& text) {
   return out + quote;
 }
 
+} // namespace
+
 std::string repr(const Value& v, int depth) {
   check_depth(depth);
   if (const std::string* text = v.string()) return quoted(*text);
@@ -54,13 +56,11 @@ std::string repr(const Value& v, int depth) {
   }
   if (const Dict* dict = v.dict()) {
     for (const auto& [key, item] : *dict)
-      out += (out.empty() ? "" : ", ") + quoted(key) + ": " + repr(item, depth + 1);
+      out += (out.empty() ? "" : ", ") + repr(key, depth + 1) + ": " + repr(item, depth + 1);
     return "{" + out + "}";
   }
   return to_text(v);
 }
-
-} // namespace
 
 Value from_json(const nlohmann::ordered_json& json) {
   using Type = nlohmann::ordered_json::value_t;
@@ -92,9 +92,9 @@ Value from_json(const nlohmann::ordered_json& json) {
   }
 }
 
-const Value* find_member(const Dict& dict, std::string_view key) {
+const Value* find_member(const Dict& dict, const Value& key) {
   for (const auto& [name, value] : dict) {
-    if (name == key) return &value;
+    if (equal(name, key)) return &value;
   }
   return nullptr;
 }
@@ -194,14 +194,17 @@ std::string to_json(const Value& v, const JsonStyle& style, int depth) {
   }
   if (const Dict* dict = v.dict()) {
     if (dict->empty()) return "{}";
-    std::vector<const std::pair<std::string, Value>*> members;
+    std::vector<const std::pair<Value, Value>*> members;
     for (const auto& member : *dict) members.push_back(&member);
     if (style.sort_keys)
-      std::ranges::sort(
-          members, {}, [](const auto* member) -> const auto& { return member->first; });
-    for (const auto* member : members)
-      out += (out.empty() ? "" : style.item) + line(depth + 1) + quoted(member->first) + style.key +
-             to_json(member->second, style, depth + 1);
+      std::ranges::stable_sort(
+          members, [](const auto* a, const auto* b) { return compare(a->first, b->first) < 0; });
+    for (const auto* member : members) {
+      const std::string* text = member->first.string();
+      out += (out.empty() ? "" : style.item) + line(depth + 1) +
+             quoted(text != nullptr ? *text : to_json(member->first, style, depth + 1)) +
+             style.key + to_json(member->second, style, depth + 1);
+    }
     return "{" + out + line(depth) + "}";
   }
   if (const std::string* s = v.string()) return quoted(*s);

@@ -16,8 +16,8 @@ namespace pentatron::data::tokenizer::chat {
 struct Node;
 struct Value;
 using List = std::vector<Value>;
-/// In the order of insertion. Keys are strings.
-using Dict = std::vector<std::pair<std::string, Value>>;
+/// In the order of insertion. Keys are strings, numbers, booleans or None.
+using Dict = std::vector<std::pair<Value, Value>>;
 
 struct Undefined {
   std::string name; ///< for messages
@@ -70,7 +70,7 @@ inline Value make_dict(Dict dict) {
 }
 
 Value from_json(const nlohmann::ordered_json& json);
-const Value* find_member(const Dict& dict, std::string_view key);
+const Value* find_member(const Dict& dict, const Value& key);
 
 bool is_true(const Value& v);
 /// An integer of an integer or boolean; false for other types.
@@ -81,6 +81,8 @@ bool equal(const Value& a, const Value& b);
 int compare(const Value& a, const Value& b);
 /// What {{ v }} prints: text as it is, None, True, [1, 'a'].
 std::string to_text(const Value& v);
+/// What Python's repr() returns: text in quotation marks.
+std::string repr(const Value& v, int depth = 0);
 /// The arguments of Python's json.dumps; indent < 0 is one line.
 struct JsonStyle {
   int indent = -1;

@@ -1,0 +1,421 @@
+#include "pentatron/data/tokenizer/chat/text_functions.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/white_space.h"
+#include "pentatron/data/tokenizer/unicode.h"
+
+namespace pentatron::data::tokenizer::chat {
+
+namespace {
+
+void check_length(const std::string& text) {
+  if (text.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
+}
+
+bool is_letter(char32_t c) {
+  return (char_tables().flags[c] & kLetter) != 0;
+}
+
+List split_from_end(const std::string& text, const Value* separator, int64_t most) {
+  List out;
+  std::string_view rest = text;
+  const bool at_space = separator == nullptr || separator->is_none();
+  const std::string by = at_space ? "" : string_of(*separator, "rsplit");
+  if (!at_space && by.empty()) throw DataError("rsplit has an empty separator");
+  for (; most != 0; --most) {
+    if (at_space) rest = without_trailing_space(rest);
+    size_t begin = at_space ? rest.size() : rest.rfind(by);
+    while (at_space && begin > 0) {
+      const CodePoint c = last_code_point(rest.substr(0, begin));
+      if (is_white_space(c.value)) break;
+      begin -= c.size;
+    }
+    if (begin == std::string_view::npos || (at_space && begin == 0)) break;
+    out.emplace_back(std::string(rest.substr(begin + by.size())));
+    rest = rest.substr(0, begin);
+  }
+  if (at_space) rest = without_trailing_space(rest);
+  if (!at_space || !rest.empty()) out.emplace_back(std::string(rest));
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+Value partition(const std::string& text, const std::string& by, bool first) {
+  if (by.empty()) throw DataError("partition has an empty separator");
+  const size_t at = first ? text.find(by) : text.rfind(by);
+  if (at == std::string::npos)
+    return first ? make_tuple({text, "", ""}) : make_tuple({"", "", text});
+  return make_tuple({text.substr(0, at), by, text.substr(at + by.size())});
+}
+
+Value padded(const std::string& text, std::string_view name, const Arguments& arguments) {
+  const int64_t width = integer_of(&needed(arguments, 0, "width", name), 0, name);
+  const Value* given = arguments.find(1, "fillchar");
+  const std::string fill = name == "zfill" ? "0" : given == nullptr ? " " : string_of(*given, name);
+  if (width > 100'000) raise<DataError>("{} to {} characters", name, width);
+  const int64_t missing = std::max<int64_t>(0, width - length(Value(text)));
+  const int64_t left = name == "ljust"    ? 0
+                       : name == "center" ? missing / 2 + (missing & width & 1)
+                                          : missing;
+  std::string before, after;
+  for (int64_t i = 0; i < missing; ++i) (i < left ? before : after) += fill;
+  const bool sign = name == "zfill" && (text.starts_with('-') || text.starts_with('+'));
+  return text.substr(0, sign ? 1 : 0) + before + text.substr(sign ? 1 : 0) + after;
+}
+
+/// As str.splitlines: at every character that ends a line.
+List lines_of(const std::string& text, bool keep_ends) {
+  List lines;
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size();) {
+    const CodePoint c = read_code_point(text.data() + i);
+    const bool ends = (c.value >= U'\n' && c.value <= U'\r') ||
+                      (c.value >= 0x1C && c.value <= 0x1E) || c.value == 0x85 ||
+                      c.value == 0x2028 || c.value == 0x2029;
+    const size_t end = i;
+    i += c.size;
+    if (!ends) continue;
+    if (c.value == U'\r' && i < text.size() && text[i] == '\n') ++i;
+    lines.emplace_back(text.substr(begin, (keep_ends ? i : end) - begin));
+    begin = i;
+  }
+  if (begin < text.size()) lines.emplace_back(text.substr(begin));
+  return lines;
+}
+
+/// isalpha and its like: whether the text is not empty and every character is one.
+bool is_all(const std::string& text, std::string_view name) {
+  if (name == "isupper" || name == "islower") // and has a letter that has both
+    return text == (name == "isupper" ? to_upper(text) : to_lower(text)) &&
+           to_upper(text) != to_lower(text);
+  bool all = !text.empty();
+  for_each_code_point(text, [&](char32_t c) {
+    const bool digit = char_tables().category[c] == Category::kNd;
+    all = all && (name == "isspace"   ? is_white_space(c)
+                  : name == "isalpha" ? is_letter(c)
+                  : name == "isalnum" ? is_letter(c) || digit
+                  : name == "isascii" ? c < 0x80
+                                      : digit);
+  });
+  return all;
+}
+
+/// str.format: {}, {0}, {name}, {{ and }}.
+std::string brace_format(const std::string& text, const Arguments& arguments) {
+  std::string out;
+  size_t next = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if ((c == '{' || c == '}') && i + 1 < text.size() && text[i + 1] == c) {
+      out += c;
+      ++i;
+    } else if (c == '{') {
+      const size_t end = text.find('}', i);
+      if (end == std::string::npos) throw DataError("format has a '{' that is not closed");
+      const std::string field = text.substr(i + 1, end - i - 1);
+      size_t position = SIZE_MAX;
+      const char* const last = field.data() + field.size();
+      if (field.empty())
+        position = next++;
+      else if (std::from_chars(field.data(), last, position).ptr != last)
+        position = SIZE_MAX;
+      const Value* value = arguments.find(position, field);
+      if (value == nullptr) raise<DataError>("format has no argument for {{{}}}", field);
+      out += to_text(*value);
+      i = end;
+    } else if (c == '}') {
+      throw DataError("format has a '}' that closes nothing");
+    } else {
+      out += c;
+    }
+    check_length(out);
+  }
+  return out;
+}
+
+template <class T> std::string printed(const std::string& format, T value) {
+  const int size = std::snprintf(nullptr, 0, format.c_str(), value);
+  std::string out(static_cast<size_t>(std::max(size, 0)) + 1, '\0');
+  std::snprintf(out.data(), out.size(), format.c_str(), value);
+  out.pop_back();
+  return out;
+}
+
+bool starts_or_ends(const std::string& text, const Value& affix, bool start) {
+  if (const List* any = affix.list()) {
+    return std::any_of(any->begin(), any->end(),
+                       [&](const Value& one) { return starts_or_ends(text, one, start); });
+  }
+  const std::string& wanted = string_of(affix, start ? "startswith" : "endswith");
+  return start ? text.starts_with(wanted) : text.ends_with(wanted);
+}
+
+} // namespace
+
+const Value* Arguments::find(size_t position, std::string_view name) const {
+  if (position < values.size()) return &values[position];
+  for (const auto& [key, value] : named) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+const Value& needed(const Arguments& arguments, size_t position, std::string_view name,
+                    std::string_view what) {
+  const Value* value = arguments.find(position, name);
+  if (value == nullptr) raise<DataError>("{} needs an argument {}", what, name);
+  return *value;
+}
+
+const std::string& string_of(const Value& v, std::string_view what) {
+  const std::string* text = v.string();
+  if (text == nullptr) raise<DataError>("{} needs a string, not {}", what, type_name(v));
+  return *text;
+}
+
+int64_t integer_of(const Value* v, int64_t otherwise, std::string_view what) {
+  if (v == nullptr || v->is_none()) return otherwise;
+  int64_t out = 0;
+  if (!to_integer(*v, out)) raise<DataError>("{} needs an integer, not {}", what, type_name(*v));
+  return out;
+}
+
+std::string strip(std::string_view text, const Value* characters, bool left, bool right) {
+  if (characters == nullptr || characters->is_none()) {
+    if (left) text = without_leading_space(text);
+    return std::string(right ? without_trailing_space(text) : text);
+  }
+  const std::string& set = string_of(*characters, "strip");
+  const auto among = [&](std::string_view one) {
+    for (size_t at = set.find(one); at != std::string::npos; at = set.find(one, at + 1))
+      if ((static_cast<unsigned char>(set[at]) & 0xC0) != 0x80) return true;
+    return false;
+  };
+  while (left && !text.empty() && among(text.substr(0, utf8_length(text.front()))))
+    text.remove_prefix(utf8_length(text.front()));
+  while (right && !text.empty() && among(text.substr(text.size() - last_code_point(text).size)))
+    text.remove_suffix(last_code_point(text).size);
+  return std::string(text);
+}
+
+std::string title(std::string_view text, WordStart words) {
+  std::string out;
+  bool start = true;
+  const std::string lower = to_lower(text);
+  for (size_t i = 0; i < lower.size(); i += utf8_length(lower[i])) {
+    const std::string letter = lower.substr(i, utf8_length(lower[i]));
+    out += start ? to_upper(letter) : letter;
+    const char32_t c = read_code_point(letter.data()).value;
+    start = words == WordStart::kNoLetter ? !is_letter(c)
+            : words == WordStart::kBlank
+                ? is_white_space(c) || std::string_view("-({[<").find(letter) != std::string::npos
+                : false;
+  }
+  return out;
+}
+
+std::string replace(const std::string& text, const std::string& from, const std::string& to,
+                    int64_t count) {
+  if (from.empty()) throw DataError("replace of an empty string is not supported");
+  std::string out;
+  size_t done = 0;
+  for (size_t at = text.find(from); at != std::string::npos && count != 0; --count) {
+    out.append(text, done, at - done);
+    out += to;
+    if (out.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
+    done = at + from.size();
+    at = text.find(from, done);
+  }
+  return out.append(text, done);
+}
+
+List split(const std::string& text, const Value* separator, int64_t most) {
+  List out;
+  std::string_view rest = text;
+  if (separator == nullptr || separator->is_none()) {
+    for (;;) {
+      rest = without_leading_space(rest);
+      if (rest.empty()) return out;
+      const size_t end = most-- == 0 ? rest.size() : find_space(rest).begin;
+      out.emplace_back(std::string(rest.substr(0, end)));
+      rest.remove_prefix(end);
+    }
+  }
+  const std::string& by = string_of(*separator, "split");
+  if (by.empty()) throw DataError("split has an empty separator");
+  for (size_t at = rest.find(by); at != std::string_view::npos && most != 0; at = rest.find(by)) {
+    out.emplace_back(std::string(rest.substr(0, at)));
+    rest.remove_prefix(at + by.size());
+    --most;
+  }
+  out.emplace_back(std::string(rest));
+  return out;
+}
+
+std::string join(const List& items, const std::string& separator) {
+  std::string out;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (i != 0) out += separator;
+    out += to_text(items[i]);
+    if (out.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
+  }
+  return out;
+}
+
+std::string indent(const std::string& text, const Arguments& arguments) {
+  const Value* width = arguments.find(0, "width");
+  const std::string pad =
+      width != nullptr && width->string() != nullptr
+          ? *width->string()
+          : std::string(
+                static_cast<size_t>(std::clamp<int64_t>(integer_of(width, 4, "indent"), 0, 1000)),
+                ' ');
+  const Value* first = arguments.find(1, "first");
+  const Value* blank = arguments.find(2, "blank");
+  std::string out;
+  size_t begin = 0;
+  for (bool start = true; begin <= text.size(); start = false) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const bool padded = start ? first != nullptr && is_true(*first)
+                              : end > begin || (blank != nullptr && is_true(*blank));
+    if (padded) out += pad;
+    out.append(text, begin, end - begin);
+    if (end < text.size()) out += '\n';
+    if (out.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text)
+    out += c == '&'    ? "&amp;"
+           : c == '<'  ? "&lt;"
+           : c == '>'  ? "&gt;"
+           : c == '"'  ? "&#34;"
+           : c == '\'' ? "&#39;"
+                       : std::string(1, c);
+  check_length(out);
+  return out;
+}
+
+std::string percent_format(const std::string& text, const Arguments& arguments) {
+  std::string out;
+  size_t next = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    const size_t flags = text.find_first_not_of("-+ 0#", i + 1);
+    const size_t width = std::min(text.find_first_not_of("0123456789", flags), text.size());
+    size_t end = width;
+    if (end < text.size() && text[end] == '.') end = text.find_first_not_of("0123456789", end + 1);
+    const char kind = end < text.size() ? text[end] : '\0';
+    if (kind == '%') {
+      out += '%';
+    } else if (std::string_view("srdixoefg").find(kind) == std::string_view::npos || end - i > 20 ||
+               width - flags > 4) {
+      throw DataError("a format with % is not supported");
+    } else {
+      if (next >= arguments.values.size()) throw DataError("a format with % lacks a value");
+      const Value& value = arguments.values[next++];
+      std::string one = text.substr(i, end - i);
+      int64_t integer = 0;
+      double real = 0;
+      if (kind == 's' || kind == 'r') {
+        const std::string shown =
+            kind == 'r' && value.string() != nullptr ? repr(value) : to_text(value);
+        out += printed(one + 's', shown.c_str());
+      } else if (std::string_view("efg").find(kind) != std::string_view::npos) {
+        if (!to_real(value, real))
+          raise<DataError>("%{} needs a number, not {}", kind, type_name(value));
+        out += printed(one + kind, real);
+      } else {
+        const double* fraction = value.get<double>(); // cut off, as Python does
+        if (fraction != nullptr && std::abs(*fraction) < 9e18)
+          integer = static_cast<int64_t>(*fraction);
+        else if (!to_integer(value, integer))
+          raise<DataError>("%{} needs a number, not {}", kind, type_name(value));
+        out += printed(one + "l" + (kind == 'i' ? 'd' : kind), integer);
+      }
+    }
+    i = end;
+    check_length(out);
+  }
+  if (next < arguments.values.size()) throw DataError("a format with % has too many values");
+  return out;
+}
+
+bool has_string_method(std::string_view name) {
+  constexpr std::string_view kNames[] = {
+      "capitalize", "casefold", "center",     "count",      "endswith",     "find",
+      "format",     "index",    "isalnum",    "isalpha",    "isascii",      "isdecimal",
+      "isdigit",    "islower",  "isnumeric",  "isspace",    "isupper",      "join",
+      "ljust",      "lower",    "lstrip",     "partition",  "removeprefix", "removesuffix",
+      "replace",    "rfind",    "rindex",     "rjust",      "rpartition",   "rsplit",
+      "rstrip",     "split",    "splitlines", "startswith", "strip",        "title",
+      "upper",      "zfill"};
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
+Value call_string_method(const std::string& text, std::string_view name,
+                         const Arguments& arguments) {
+  if (name == "strip") return strip(text, arguments.find(0, "chars"), true, true);
+  if (name == "lstrip") return strip(text, arguments.find(0, "chars"), true, false);
+  if (name == "rstrip") return strip(text, arguments.find(0, "chars"), false, true);
+  if (name == "split" || name == "rsplit") {
+    const int64_t most = integer_of(arguments.find(1, "maxsplit"), -1, name);
+    const Value* separator = arguments.find(0, "sep");
+    return make_list(name == "split" ? split(text, separator, most)
+                                     : split_from_end(text, separator, most));
+  }
+  if (name == "partition" || name == "rpartition")
+    return partition(text, string_of(needed(arguments, 0, "sep", name), name), name == "partition");
+  if (name == "removeprefix" || name == "removesuffix") {
+    const bool front = name == "removeprefix";
+    const std::string& affix = string_of(needed(arguments, 0, "affix", name), name);
+    if (front ? !text.starts_with(affix) : !text.ends_with(affix)) return text;
+    return front ? text.substr(affix.size()) : text.substr(0, text.size() - affix.size());
+  }
+  if (name == "format") return brace_format(text, arguments);
+  if (name == "ljust" || name == "rjust" || name == "center" || name == "zfill")
+    return padded(text, name, arguments);
+  if (name.starts_with("is")) return is_all(text, name);
+  if (name == "splitlines") {
+    const Value* keep = arguments.find(0, "keepends");
+    return make_list(lines_of(text, keep != nullptr && is_true(*keep)));
+  }
+  if (name == "upper") return to_upper(text);
+  if (name == "lower" || name == "casefold") return to_lower(text);
+  if (name == "title") return title(text, WordStart::kNoLetter);
+  if (name == "capitalize") return title(text, WordStart::kText);
+  if (name == "startswith" || name == "endswith")
+    return starts_or_ends(text, needed(arguments, 0, "prefix", name), name == "startswith");
+  if (name == "replace")
+    return replace(text, string_of(needed(arguments, 0, "old", name), name),
+                   string_of(needed(arguments, 1, "new", name), name),
+                   integer_of(arguments.find(2, "count"), -1, name));
+  if (name == "join") return join(elements(needed(arguments, 0, "iterable", name)), text);
+  const std::string& part = string_of(needed(arguments, 0, "sub", name), name);
+  if (name == "count") {
+    int64_t count = 0;
+    if (part.empty()) return length(Value(text)) + 1;
+    for (size_t at = text.find(part); at != std::string::npos;
+         at = text.find(part, at + part.size()))
+      ++count;
+    return count;
+  }
+  const size_t at = name.starts_with('r') ? text.rfind(part) : text.find(part);
+  if (name.ends_with("index") && at == std::string::npos)
+    raise<DataError>("{}: the text does not contain the other one", name);
+  return at == std::string::npos ? Value(int64_t{-1}) : Value(length(Value(text.substr(0, at))));
+}
+
+} // namespace pentatron::data::tokenizer::chat
