@@ -54,13 +54,16 @@ Types types_of(Precision precision) {
 /// Elements of parameters, and bytes that the optimizer keeps of them.
 struct Elements {
   double count = 0, state = 0;
+  double padding = 0; ///< of the count, rows of the vocabulary that are no parameters
   double vectors = 0; ///< bytes that offload.optimizer can move; of these
   double whole = 0;   ///< by rules that need whole parameters
   double whole_count = 0;
   double linear = 0; ///< of weights of linear layers
 
+  double real() const { return count - padding; }
   void add(const Elements& more, double times) {
     count += times * more.count;
+    padding += times * more.padding;
     state += times * more.state;
     vectors += times * more.vectors;
     whole += times * more.whole;
@@ -95,6 +98,17 @@ nn::Coordinates coordinates_of(const parallelize::ParallelConfig& parallel) {
           {"etp", axis(parallel.expert_tensor_parallel_size.value_or(tp))}};
 }
 
+/// As nn::local_numel(), for numbers beyond 64 bits.
+double real_elements(const nn::ShardSpec& spec, const nn::Coordinates& where) {
+  double total = 0;
+  for (const nn::LocalBox& box : nn::local_boxes(spec, where)) {
+    double size = 1;
+    for (const int64_t n : box.size) size *= static_cast<double>(n);
+    total += size;
+  }
+  return total;
+}
+
 /// Of a rank at `where`.
 Elements local_elements(const nn::Param& param, const nn::Coordinates& where, const Config& run) {
   double count = 1;
@@ -105,6 +119,7 @@ Elements local_elements(const nn::Param& param, const nn::Coordinates& where, co
       optim::make_rule(run.optimizer, optim::rule_name(run.optimizer, param.spec()))->needs_whole();
   return {.count = count,
           .state = count * optim::state_bytes(run.optimizer, param.spec(), dtype, where),
+          .padding = count - real_elements(param.spec(), where),
           .vectors = vectors,
           .whole = whole ? vectors : 0,
           .whole_count = whole ? count : 0,
@@ -308,7 +323,7 @@ class Planner {
     return tokens_ * time;
   }
 
-  double parameters(int rank) const { return elements_of(anatomy_, held(rank)).count; }
+  double parameters(int rank) const { return elements_of(anatomy_, held(rank)).real(); }
 
   RankMemory memory(int rank) const {
     RankMemory m;
@@ -488,6 +503,18 @@ class Planner {
   std::vector<int> live_;
 };
 
+/// Of all ranks: weights, the optimizer's state, parity files and exported weights.
+double checkpoint_bytes(const Config& config, const Elements& all, const Elements& frozen,
+                        int world_size) {
+  const CheckpointConfig& c = config.checkpoint;
+  const double element = types_of(config.dtype).element;
+  const double values = element * (config.peft.on() ? all.real() - frozen.real() : all.real());
+  const double state = all.state - frozen.state;
+  // A parity file is as large as the largest of the ranks' files.
+  const double parity = static_cast<double>(c.parity) * std::max(values, state) / world_size;
+  return values + state + parity + (c.export_hf && !config.peft.on() ? values : 0);
+}
+
 } // namespace
 
 MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& here) {
@@ -505,10 +532,14 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
   }
   const models::ModelSpec spec = models::model_spec(config.model);
   const parallelize::PipelinePlan whole{.stages = {{0, spec.num_segments()}}};
-  plan.parameters =
-      elements_of(anatomy_of(config, coordinates_of({})), held_by({{0, spec.num_segments()}}, spec))
-          .count;
-  plan.frozen_parameters = frozen_parts(config, whole, coordinates_of({})).front().parameters.count;
+  const Elements all_parameters = elements_of(anatomy_of(config, coordinates_of({})),
+                                              held_by({{0, spec.num_segments()}}, spec));
+  const Elements frozen = frozen_parts(config, whole, coordinates_of({})).front().parameters;
+  plan.parameters = all_parameters.real();
+  plan.frozen_parameters = frozen.real();
+  plan.checkpoint = checkpoint_bytes(config, all_parameters, frozen, world_size);
+  if (config.checkpoint.node_local)
+    plan.checkpoint *= std::min(1.0, static_cast<double>(here.ranks) / world_size);
   // All ranks are here, or as many of the most expensive ones as are.
   const double ranks = here.ranks;
   plan.machine =
