@@ -109,6 +109,7 @@ void train_rank(const trainer::Config& config, const comm::Group& world,
 /// does so for its machine, before any of them takes memory.
 void tell_limits(trainer::Config config, const Ranks& ranks, bool dry_run) {
   if (ranks.supervised || ranks.launch.local_rank > 0) return;
+  trainer::check_threads(config.train.num_threads);
   const trainer::LocalRanks local = local_ranks(ranks);
   const std::optional<int64_t> free_bytes = trainer::free_bytes_of(config.device);
   const std::string choice = trainer::choose_recomputation(config, ranks.size, local, free_bytes);
