@@ -291,6 +291,7 @@ CASES = [
     ("sequence parallel on one rank", MOCK + "parallel.sequence_parallel=true", {}),
     ("no folder", MOCK + "logger.dir=/proc/x", {"another logger.dir": MOCK + "logger.dir=other"}),
     ("no folder of a dry run", MOCK + "logger.dir=/proc/x --dry-run", {"another logger.dir": MOCK + "logger.dir=other --dry-run"}),
+    ("an empty pipe", ": | pentatron generate texts --max-new-tokens 2", {}),
     ("threads", MOCK + "train.num_threads=4096", {}),
     ("memory", MOCK + "--dry-run train.micro_batch_size=1000000 train.global_batch_size=1000000", {}),
     ("diverged", MOCK + "optimizer.lr=1e30 train.train_iters=20", {
