@@ -90,7 +90,7 @@ void report_found(const CheckpointConfig& config,
     log::info("{} contains no checkpoint: starting a new run", from);
   } else if (!found) {
     raise<CheckpointError>(
-        "checkpoint.load={} contains no checkpoint\n  try: {}", from,
+        "checkpoint.load={} {}\n  try: {}", from, checkpoint::lack_of_checkpoints(from),
         checkpoint::meant_checkpoints(
             from, "checkpoint.load=",
             config.finetune ? "remove checkpoint.load and checkpoint.finetune to start a new run"

@@ -180,7 +180,8 @@ TEST_F(Limits, AStartThatFailsLeavesNoRunJson) {
                            "train.seq_length=16 train.train_iters=1 logger.dir=log ";
   EXPECT_THAT(train(tiny + "dataset.type=text dataset.path=none.jsonl", 1),
               HasSubstr("none.jsonl"));
-  EXPECT_THAT(train(tiny + "checkpoint.load=none", 1), HasSubstr("contains no checkpoint"));
+  EXPECT_THAT(train(tiny + "checkpoint.load=none", 1),
+              HasSubstr("checkpoint.load=none does not exist"));
   EXPECT_FALSE(std::filesystem::exists(folder / "log/run.json"));
   train(tiny, 0);
   EXPECT_TRUE(std::filesystem::exists(folder / "log/run.json"));

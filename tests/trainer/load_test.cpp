@@ -289,7 +289,7 @@ TEST_F(Loading, FineTuningTakesTheModelsKeysFromTheCheckpoint) {
                 load_config(std::nullopt, {"checkpoint.load=nothing", "checkpoint.finetune=true",
                                            "model.head=classification"});
               }),
-              HasSubstr("checkpoint.load=nothing contains no checkpoint"));
+              HasSubstr("checkpoint.load=nothing does not exist"));
 }
 
 TEST_F(Loading, TheTypeOfDataIsThatOfTheModel) {
