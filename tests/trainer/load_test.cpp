@@ -345,6 +345,12 @@ TEST_F(Loading, OtherSamplesAreTold) {
                          HasSubstr("seed=1234 instead of 5"), HasSubstr("dataset.path="),
                          Not(HasSubstr("training data has changed"))));
   EXPECT_THAT(log_of([&] { start(config({load})); }), Not(HasSubstr("data settings have changed")));
+  const std::filesystem::path file = data;
+  const std::string spelled = file.parent_path().string() + "/.//" + file.filename().string();
+  EXPECT_THAT(log_of([&] {
+                start(config({load, "dataset.path=" + spelled}));
+              }),
+              AllOf(Not(HasSubstr("settings have changed")), Not(HasSubstr("data has changed"))));
 }
 
 TEST_F(Loading, StateIsReadInAnotherTypeAndThatIsTold) {
