@@ -202,7 +202,9 @@ TEST_F(Limits, ALostCheckpointIsToldWithOneRemedy) {
     EXPECT_THAT(error, HasSubstr("was not saved"));
     EXPECT_EQ(error.find("  try: "), error.rfind("  try: ")) << error;
     EXPECT_NE(error.find("  try: "), std::string::npos) << error;
-    if (on_error == std::string("stop")) EXPECT_EQ(out.find("error: "), at) << out;
+    if (on_error == std::string("stop")) {
+      EXPECT_EQ(out.find("error: "), at) << out;
+    }
   }
 }
 
