@@ -39,7 +39,7 @@ fs::path name_aside(const fs::path& target) {
 /// can do that.
 void swap_names(const fs::path& fresh, const fs::path& old) {
   if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, old.c_str(), RENAME_EXCHANGE) == 0) return;
-  const fs::path third = name_aside(old);
+  const fs::path third = name_aside(old) += "-old"; // not one that was left behind
   if (::rename(old.c_str(), third.c_str()) != 0 || ::rename(fresh.c_str(), old.c_str()) != 0 ||
       ::rename(third.c_str(), fresh.c_str()) != 0)
     fail("renamed", old, errno);
@@ -115,18 +115,62 @@ void AtomicFile::commit(Existing existing) {
   sync_path(parent_of(target_));
 }
 
-FolderLock::FolderLock(const fs::path& folder)
+FolderLock::FolderLock(const fs::path& folder, IfTaken if_taken)
     : descriptor_(
           ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (descriptor_ < 0) return;
   int locked = -1;
-  do locked = ::flock(descriptor_, LOCK_EX);
+  do locked = ::flock(descriptor_, if_taken == IfTaken::kWait ? LOCK_EX : LOCK_EX | LOCK_NB);
   while (locked != 0 && errno == EINTR);
   held_ = locked == 0;
 }
 
 FolderLock::~FolderLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+namespace {
+
+/// Whether `name` is what name_aside() makes of `target`.
+bool is_aside_of(std::string_view name, const std::string& target) {
+  const std::string before = target + ".tmp-";
+  if (!name.starts_with(before)) return false;
+  name.remove_prefix(before.size());
+  const size_t dash = name.find('-');
+  const auto digits = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return dash != std::string_view::npos && digits(name.substr(0, dash)) &&
+         digits(name.substr(dash + 1));
+}
+
+/// Folders aside whose process has ended.
+void remove_left_behind(const fs::path& folder, const std::string& target) {
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (is_aside_of(it->path().filename().string(), target) &&
+        fs::is_directory(it->symlink_status(error)))
+      found.push_back(it->path());
+  for (const fs::path& path : found)
+    if (const FolderLock lock(path, FolderLock::IfTaken::kGiveUp); lock.held()) remove_tree(path);
+}
+
+} // namespace
+
+fs::path create_aside(const fs::path& target, std::optional<FolderLock>& lock) {
+  std::error_code error;
+  fs::path aside;
+  do { // until no other process has taken it for one that was left behind
+    aside = name_aside(target);
+    const fs::path folder = parent_of(aside);
+    fs::create_directories(folder, error);
+    if (error) fail("created", folder, error.value());
+    remove_left_behind(folder, (target.has_filename() ? target : target.parent_path()).filename());
+    if (::mkdir(aside.c_str(), 0777) != 0) fail("created", aside, errno);
+    lock.emplace(aside);
+  } while (!fs::exists(aside, error));
+  return aside;
 }
 
 void write_file_atomically(const fs::path& target, std::string_view text) {
@@ -155,12 +199,9 @@ std::error_code remove_tree(const fs::path& path, const std::function<void()>& p
 }
 
 AtomicDirectory::AtomicDirectory(fs::path target, std::function<void()> progress)
-    : target_(std::move(target)), aside_(name_aside(target_)), progress_(std::move(progress)) {
+    : target_(std::move(target)), aside_(create_aside(target_, lock_)),
+      progress_(std::move(progress)) {
   if (!target_.has_filename()) target_ = target_.parent_path();
-  std::error_code error;
-  fs::create_directories(parent_of(target_), error);
-  if (error) fail("created", parent_of(target_), error.value());
-  if (::mkdir(aside_.c_str(), 0777) != 0) fail("created", aside_, errno);
 }
 
 AtomicDirectory::~AtomicDirectory() {
@@ -188,6 +229,7 @@ void AtomicDirectory::commit(Existing existing) {
     rename_to_free(aside_, target_);
   }
   aside_.clear();
+  lock_.reset();
   sync_path(parent_of(target_));
 }
 

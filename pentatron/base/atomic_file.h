@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -42,17 +43,23 @@ class AtomicFile {
 /// time, which others wait for, until the end of the object or of the process.
 class FolderLock {
  public:
-  explicit FolderLock(const std::filesystem::path& folder);
+  enum class IfTaken : uint8_t { kWait, kGiveUp };
+  explicit FolderLock(const std::filesystem::path& folder, IfTaken if_taken = IfTaken::kWait);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
-  /// False on a file system without locks.
+  /// False on a file system without locks, or after giving up.
   bool held() const { return held_; }
 
  private:
   int descriptor_;
   bool held_ = false;
 };
+
+/// Creates a folder "NAME.tmp-PID-N" beside `target` and removes those of killed processes. The
+/// caller keeps `lock` as long as it writes there: a folder without one was left behind.
+std::filesystem::path create_aside(const std::filesystem::path& target,
+                                   std::optional<FolderLock>& lock);
 
 /// The whole content at once.
 void write_file_atomically(const std::filesystem::path& target, std::string_view text);
@@ -73,6 +80,7 @@ class AtomicDirectory {
 
  private:
   std::filesystem::path target_;
+  std::optional<FolderLock> lock_; // before the folder, which it is of
   std::filesystem::path aside_;
   std::function<void()> progress_;
 };

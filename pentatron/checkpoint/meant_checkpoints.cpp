@@ -63,4 +63,9 @@ std::string meant_checkpoints(const fs::path& folder, std::string_view before,
   return ways.empty() ? std::string(otherwise) : fmt::format("{}", fmt::join(ways, " or "));
 }
 
+std::string_view lack_of_checkpoints(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder, ignored) ? "contains no checkpoint" : "does not exist";
+}
+
 } // namespace pentatron::checkpoint

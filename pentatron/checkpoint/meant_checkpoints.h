@@ -16,4 +16,7 @@ inline constexpr const char* kRunConfigName = "config.yaml";
 std::string meant_checkpoints(const std::filesystem::path& folder, std::string_view before,
                               std::string_view otherwise);
 
+/// What is wrong with it: "does not exist" or "contains no checkpoint".
+std::string_view lack_of_checkpoints(const std::filesystem::path& folder);
+
 } // namespace pentatron::checkpoint

@@ -56,7 +56,7 @@ fs::path choose(const fs::path& where) {
   const auto found = newest_checkpoint(where, VerifyScope::kWeightsStructure);
   if (!found)
     raise<CheckpointError>(
-        "{} contains no checkpoint\n  try: {}", where.string(),
+        "{} {}\n  try: {}", where.string(), lack_of_checkpoints(where),
         meant_checkpoints(where, "", "the folder that was given as checkpoint.save"));
   if (!found->passed_over.empty()) log::shared_warning("{}", passed_over_text(*found));
   return found->folder;

@@ -34,7 +34,7 @@ struct CheckpointArguments {
 
 [[noreturn]] void refuse_empty(const fs::path& folder) {
   raise<CheckpointError>(
-      "{} contains no checkpoint\n  try: {}", folder.string(),
+      "{} {}\n  try: {}", folder.string(), checkpoint::lack_of_checkpoints(folder),
       checkpoint::meant_checkpoints(
           folder, "", "the folder that was given as checkpoint.save, or a step_ folder in it"));
 }

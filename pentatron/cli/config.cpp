@@ -11,6 +11,7 @@
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/files/command_table.h"
+#include "pentatron/evaluation/tasks/read_tasks.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/run_files.h"
@@ -126,7 +127,7 @@ std::string table_of_commands(const CLI::App& program) {
     keys.push_back({field.path, field.values, field.type == "a string"});
   for (KeyOfConfig& key : keys)
     if (key.name == "model.preset") key.values = models::preset_names();
-  return dump_json(command_table(program, keys)) + "\n";
+  return dump_json(command_table(program, keys, {{"--tasks", evaluation::task_names()}})) + "\n";
 }
 
 void add_page(CLI::App& verb, Action& chosen, const char* name, const char* about,

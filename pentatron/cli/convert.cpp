@@ -295,10 +295,11 @@ void add_convert(CLI::App& program, Action& chosen) {
       ->excludes("--adapter");
   verb->add_option("--format", a->format,
                    "output format; pentatron: a checkpoint to train from; hf: a Hugging Face "
-                   "folder; gguf: a file for llama.cpp and compatible programs");
-  verb->add_option(
-      "--dtype", a->options.dtype,
-      "data type of the output: fp32, bf16, fp16, or (gguf only) q8_0 or q4_k; default: unchanged");
+                   "folder; gguf: a file for llama.cpp and compatible programs")
+      ->type_name("TEXT:{pentatron,hf,gguf}"); // completed, and checked with the paths
+  verb->add_option("--dtype", a->options.dtype,
+                   "data type of the output; q8_0 and q4_k only with gguf; default: unchanged")
+      ->type_name("TEXT:{fp32,bf16,fp16,q8_0,q4_k}");
   verb->add_option(
           "--quantize", a->quantize,
           "write a GGUF file with weights of 8.5 bits (q8_0) or about 4.9 bits (q4_k), and "

@@ -120,6 +120,12 @@ class Run {
       write_batch({prompts.data() + first, last - first}, streams);
     }
     progress_.reset();
+    if (speaks_ && outgrown_ > 0)
+      log::warning("{} longer than the model's context of {}: from there on, the model read only "
+                   "the end of the text",
+                   prompts.size() == 1 ? "the text became"
+                                       : fmt::format("{} became", counted(outgrown_, "text")),
+                   options_.context);
     if (speaks_) log::info("{}", speed_.describe());
   }
 
@@ -169,6 +175,7 @@ class Run {
       speed_.new_tokens += count;
       speed_.later_tokens += std::max<int64_t>(0, count - 1);
     }
+    for (size_t i = 0; i < texts.size(); ++i) outgrown_ += outgrows(prompts[i], texts[i]);
     speed_.reading_s += (begun ? first_token : end) - start;
     speed_.writing_s += begun ? end - first_token : 0;
     for (TextWriter& writer : writers) {
@@ -181,6 +188,13 @@ class Run {
       const TextWriter* const writer = tokenizer_ != nullptr ? &writers[i] : nullptr;
       print(prompts[i], texts[i], writer);
     }
+  }
+
+  /// Whether the model could not read all of a text, whose prompt it could. It never reads the last
+  /// token.
+  bool outgrows(const Prompt& prompt, const generate::Text& text) const {
+    const int64_t begin = continues_ ? std::ssize(prompt.tokens) : 1;
+    return begin <= options_.context && begin + std::ssize(text.tokens) - 1 > options_.context;
   }
 
   void print(const Prompt& prompt, const generate::Text& text, const TextWriter* writer) {
@@ -205,8 +219,17 @@ class Run {
   generate::Options options_;
   parallelize::RankModel model_;
   Speed speed_;
+  int64_t outgrown_ = 0;             ///< texts that became longer than the context
   std::optional<Progress> progress_; ///< of many prompts
 };
+
+/// Nobody means a text of the model's own with an empty pipe.
+void refuse_empty_input(const data::Tokenizer& tokenizer) {
+  const bool has_start = !generate::prompt_tokens(tokenizer, "").empty();
+  raise<ConfigError>("standard input has no prompt: it is empty\n  try: --prompt TEXT{}",
+                     has_start ? ", or --prompt \"\" to begin with the tokenizer's start token"
+                               : "");
+}
 
 /// Before the weights are read.
 void check_tokens(const std::vector<int64_t>& tokens, int64_t vocab_size) {
@@ -258,6 +281,7 @@ int run_generate(const GenerateArguments& arguments) {
       const bool reads = world.rank() == 0 && has_piped_input();
       const std::string told =
           comm::broadcast_text(reads ? "." + read_piped_prompt() : "", 0, world);
+      if (told == ".") refuse_empty_input(*tokenizer);
       if (!told.empty()) own = {told.substr(1)};
     }
     std::vector<Prompt> prompts;

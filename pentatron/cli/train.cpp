@@ -17,6 +17,7 @@
 #include "pentatron/cli/ranks.h"
 #include "pentatron/cli/training.h"
 #include "pentatron/trainer/check_run.h"
+#include "pentatron/trainer/checkpoint_space.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/offload.h"
@@ -108,6 +109,7 @@ void train_rank(const trainer::Config& config, const comm::Group& world,
 /// does so for its machine, before any of them takes memory.
 void tell_limits(trainer::Config config, const Ranks& ranks, bool dry_run) {
   if (ranks.supervised || ranks.launch.local_rank > 0) return;
+  trainer::check_threads(config.train.num_threads);
   const trainer::LocalRanks local = local_ranks(ranks);
   const std::optional<int64_t> free_bytes = trainer::free_bytes_of(config.device);
   const std::string choice = trainer::choose_recomputation(config, ranks.size, local, free_bytes);
@@ -115,14 +117,17 @@ void tell_limits(trainer::Config config, const Ranks& ranks, bool dry_run) {
   if (ranks.launch.rank == 0) {
     std::string table = trainer::describe_limits(config, plan, free_bytes);
     if (!choice.empty()) table += "\n" + choice;
-    if (const std::string disk = trainer::describe_disk(config, plan); !disk.empty())
-      table += "\n" + disk;
+    for (const std::string& disk :
+         {trainer::describe_disk(config, plan), trainer::describe_checkpoints(config, plan)})
+      if (!disk.empty()) table += "\n" + disk;
     if (dry_run) {
       fmt::print("{}\n", table);
       std::fflush(stdout); // before what follows on standard error
     } else {
       log::info("{}", table);
     }
+    if (const std::string text = trainer::checkpoint_space_warning(config, plan); !text.empty())
+      log::warning("{}", text);
   }
   if (free_bytes && config.train.check_memory)
     trainer::require_memory(config, ranks.size, local, *free_bytes);

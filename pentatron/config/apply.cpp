@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 
 #include "pentatron/base/error.h"
@@ -71,6 +72,14 @@ class Applier {
       entry.type->write(static_cast<std::byte*>(object) + entry.offset, *parsed.value);
       violations_.assigned(path, where);
       return;
+    }
+    const TypeInfo& type = entry.type->kind == Kind::kOptional ? *entry.type->element : *entry.type;
+    if (type.kind == Kind::kInt && !node.quoted && !parsed.suggestion.empty()) {
+      const double nearest = std::strtod(parsed.suggestion.c_str(), nullptr);
+      const bool fits = nearest >= entry.traits.min && nearest <= entry.traits.max;
+      if (parsed.out_of_range || !fits)
+        parsed.cause = "is out of range: it must be " + range_text(type, entry.traits);
+      if (!fits) parsed.suggestion.clear();
     }
     std::string suggestion;
     if (!parsed.suggestion.empty()) suggestion = fmt::format("{}={}", path, parsed.suggestion);

@@ -46,6 +46,10 @@ Parsed failed(std::string cause, std::string suggestion = {}) {
   return {std::nullopt, std::move(cause), std::move(suggestion)};
 }
 
+Parsed out_of_range(int64_t nearest) {
+  return {std::nullopt, "is out of range", fmt::to_string(nearest), true};
+}
+
 /// 0x10, 0o17 and 0b11 in decimal.
 std::optional<int64_t> prefixed_integer(std::string_view text) {
   if (text.size() < 3 || text[0] != '0') return std::nullopt;
@@ -79,21 +83,21 @@ Parsed parse_integer(const TypeInfo& type, const Node& node) {
     const char* begin = text.data() + (text[0] == '+' ? 1 : 0);
     const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
     if (error != std::errc()) {
-      return failed("is out of range", fmt::to_string(negative ? type.lowest : type.highest));
+      return out_of_range(negative ? type.lowest : type.highest);
     }
   } else {
     const auto number = decimal(text);
     if (!number) return failed("is not an integer");
-    if (std::abs(*number) > 0x1p53) {
-      return failed("cannot be represented exactly in this form; write all digits");
-    }
+    if (std::abs(*number) >= 0x1p63) return out_of_range(negative ? type.lowest : type.highest);
+    if (std::abs(*number) > 0x1p53)
+      return failed("is too large for this form, which is rounded", fmt::format("{:.0f}", *number));
     value = std::llround(*number);
     if (static_cast<double>(value) != *number) {
       return failed("is not an integer", fmt::to_string(value));
     }
   }
   const int64_t nearest = std::clamp(value, type.lowest, type.highest);
-  if (nearest != value) return failed("is out of range", fmt::to_string(nearest));
+  if (nearest != value) return out_of_range(nearest);
   return {Value{value}, {}, {}};
 }
 
@@ -335,6 +339,14 @@ std::string type_name(const TypeInfo& type) {
     if (&named != type.names.data()) text += ", ";
     text += named.name;
   }
+  return text;
+}
+
+std::string range_text(const TypeInfo& type, const FieldTraits& traits) {
+  const auto low = static_cast<double>(type.lowest), high = static_cast<double>(type.highest);
+  std::string text = constraint_text(traits);
+  if (traits.min < low) text = fmt::format(">= {}{}", type.lowest, text.empty() ? "" : ", " + text);
+  if (traits.max > high) text += fmt::format(", <= {}", type.highest);
   return text;
 }
 

@@ -9,8 +9,9 @@ namespace pentatron::config {
 /// A value, or why the text is not one.
 struct Parsed {
   std::optional<Value> value;
-  std::string cause;      ///< follows "path=text": "is not an integer"
-  std::string suggestion; ///< a text that works, or empty
+  std::string cause;         ///< follows "path=text": "is not an integer"
+  std::string suggestion;    ///< a text that works, or empty
+  bool out_of_range = false; ///< an integer that the type does not hold; the nearest is suggested
 };
 
 Parsed parse_value(const TypeInfo& type, const Node& node);
@@ -31,6 +32,8 @@ std::string type_name(const TypeInfo& type);
 
 /// ">= 1, multiple of 8"; empty without constraints.
 std::string constraint_text(const FieldTraits& traits);
+/// The same of an integer, with the bounds of its type.
+std::string range_text(const TypeInfo& type, const FieldTraits& traits);
 
 inline Value read_entry(const Entry& entry, const void* object) {
   return entry.type->read(static_cast<const std::byte*>(object) + entry.offset);

@@ -61,7 +61,9 @@ std::vector<DataFile> data_files_from_json(std::string_view text) {
   if (!all.is_array()) throw DataError(where + " is not a list");
   std::vector<DataFile> files;
   for (const Json& file : all)
-    files.push_back({.path = json_get<std::string>(file, "path", where),
+    files.push_back({.path = std::filesystem::path(json_get<std::string>(file, "path", where))
+                                 .lexically_normal() // ./a is a
+                                 .string(),
                      .bytes = json_get<int64_t>(file, "bytes", where),
                      .crc = json_get<int64_t>(file, "crc32c", where)});
   return files;

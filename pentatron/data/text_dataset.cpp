@@ -29,11 +29,13 @@ std::array<double, 3> parse_shares(const std::string& split) {
     if (p == end || *p != ',') break;
     ++p;
   }
-  if (!good || p != end || shares[0] + shares[1] + shares[2] <= 0) {
-    raise<ConfigError>(
-        "dataset.split={} is not up to three shares, such as 95,5,0\n  try: dataset.split=95,5",
-        split);
-  }
+  constexpr double kMaxShare = 1e12; // their sum is a number
+  const double largest = std::ranges::max(shares);
+  if (!good || p != end || largest == 0 || largest > kMaxShare)
+    raise<ConfigError>("dataset.split={} {}\n  try: dataset.split=95,5", split,
+                       !good || p != end ? "is not up to three shares of 0 or more, such as 95,5,0"
+                       : largest == 0    ? "leaves no data: one share must be more than 0"
+                                         : "has a share of more than 1e12");
   return shares;
 }
 

@@ -69,6 +69,9 @@ constexpr auto enum_names(MuonTensorMode) {
                     config::name(MuonTensorMode::kBlockwise, "blockwise")};
 }
 
+/// Of learning rates: more is no number in fp32.
+inline constexpr double kMaxRate = 1e30;
+
 /// Which rule updates the weights, and with what; rules.h has the papers.
 struct OptimizerConfig {
   OptimizerKind optimizer = OptimizerKind::kAdam;
@@ -126,9 +129,9 @@ struct OptimizerConfig {
               "orthogonal factor divided by the root of its running mean square; adafactor: stores "
               "mean squares only for the rows and columns of matrices")
             .on_resume(config::OnResume::kState),
-        field("lr", &C::lr, "peak learning rate, reached after warmup").non_negative(),
+        field("lr", &C::lr, "peak learning rate, reached after warmup").range(0, kMaxRate),
         field("min_lr", &C::min_lr, "minimum learning rate, reached at the end of the decay")
-            .non_negative(),
+            .range(0, kMaxRate),
         field("weight_decay", &C::weight_decay,
               "weight decay of weights with 2 or more dimensions; norms and biases are not decayed")
             .non_negative(),

@@ -19,6 +19,7 @@
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_folders.h"
 #include "pentatron/trainer/run_tasks.h"
+#include "pentatron/trainer/starting_weights.h"
 #include "pentatron/trainer/stored_tokenizer.h"
 
 namespace pentatron::trainer {
@@ -58,6 +59,7 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
                                      ? adapter_specs(config)
                                      : models::tensor_specs(config.model),
                                  c.strictness);
+  if (config.peft.on() && !c.finetune) readable_base(config.peft.base, stored_base(folder), folder);
   const std::string digest = stored_tokenizer(config.tokenizer).digest;
   check_digest(c, folder, run.tokenizer, digest);
   if (!c.finetune && run.has_training_state) {
@@ -90,7 +92,7 @@ void report_found(const CheckpointConfig& config,
     log::info("{} contains no checkpoint: starting a new run", from);
   } else if (!found) {
     raise<CheckpointError>(
-        "checkpoint.load={} contains no checkpoint\n  try: {}", from,
+        "checkpoint.load={} {}\n  try: {}", from, checkpoint::lack_of_checkpoints(from),
         checkpoint::meant_checkpoints(
             from, "checkpoint.load=",
             config.finetune ? "remove checkpoint.load and checkpoint.finetune to start a new run"

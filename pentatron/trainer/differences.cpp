@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <vector>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/text.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/config/config.h"
 
@@ -16,11 +18,42 @@ namespace pentatron::trainer {
 
 namespace {
 
+/// ./runs/a/ as runs/a, of each path of a list.
+std::vector<std::string> normal_paths(std::string_view value) {
+  if (value.size() > 1 && value.front() == '"' && value.back() == '"')
+    value = value.substr(1, value.size() - 2);
+  std::vector<std::string> paths;
+  for (const std::string_view one : split(value, ',')) {
+    std::string path = std::filesystem::path(trim(one)).lexically_normal().string();
+    if (path.size() > 1 && path.ends_with('/')) path.pop_back();
+    paths.push_back(std::move(path));
+  }
+  return paths;
+}
+
+/// The keys that differ in more than the spelling of a path.
+std::vector<config::Difference> differing(const Config& one, const Config& other) {
+  std::vector<config::Difference> all = config::diff(one, other);
+  std::erase_if(all, [](const config::Difference& d) {
+    return normal_paths(d.before) == normal_paths(d.after);
+  });
+  return all;
+}
+
+std::string texts_of(const std::vector<config::Difference>& all,
+                     const std::set<config::OnResume>& meanings) {
+  std::vector<std::string> texts;
+  for (const config::Difference& d : all)
+    if (meanings.contains(d.on_resume))
+      texts.push_back(fmt::format("{}={} instead of {}", d.path, d.before, d.after));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
 /// The values of `one` at the keys that differ: "key=1 and key=2".
 std::string assignments(const Config& one, const Config& other,
                         const std::set<config::OnResume>& meanings) {
   std::vector<std::string> texts;
-  for (const config::Difference& d : config::diff(one, other))
+  for (const config::Difference& d : differing(one, other))
     if (meanings.contains(d.on_resume)) texts.push_back(fmt::format("{}={}", d.path, d.before));
   return fmt::format("{}", fmt::join(texts, " and "));
 }
@@ -29,12 +62,7 @@ std::string assignments(const Config& one, const Config& other,
 
 std::string differences(const Config& one, const Config& other,
                         const std::set<config::OnResume>& meanings) {
-  std::vector<std::string> texts;
-  for (const config::Difference& d : config::diff(one, other)) {
-    if (meanings.contains(d.on_resume))
-      texts.push_back(fmt::format("{}={} instead of {}", d.path, d.before, d.after));
-  }
-  return fmt::format("{}", fmt::join(texts, ", "));
+  return texts_of(differing(one, other), meanings);
 }
 
 void check_saved(const Config& saved, const Config& config, bool has_training_state,
@@ -84,12 +112,12 @@ Config equal_config(Config config, const comm::Group& world) {
     config::Violations ignored;
     config::apply_yaml(theirs, all[rank], "", ignored);
     config::apply_yaml(first, all[0], "", ignored);
-    raise<CommError>("the configuration of rank {} differs from rank 0: {}\n  try: the same file, "
-                     "keys and program on all ranks",
-                     rank,
-                     differences(theirs, first,
-                                 {OnResume::kTold, OnResume::kModel, OnResume::kState,
-                                  OnResume::kData, OnResume::kIgnored}));
+    raise<CommError>(
+        "the configuration of rank {} differs from rank 0: {}\n  try: the same file, "
+        "keys and program on all ranks",
+        rank,
+        texts_of(config::diff(theirs, first), {OnResume::kTold, OnResume::kModel, OnResume::kState,
+                                               OnResume::kData, OnResume::kIgnored}));
   }
   return config;
 }

@@ -10,7 +10,8 @@
 
 namespace pentatron::trainer {
 
-/// Returns "key=1 and not 2, ..." for the keys that differ and whose OnResume is in `meanings`.
+/// Returns "key=1 instead of 2, ..." for the keys that differ and whose OnResume is in `meanings`;
+/// paths that are spelled differently, such as ./a and a/, are equal.
 std::string differences(const Config& one, const Config& other,
                         const std::set<config::OnResume>& meanings);
 

@@ -3,12 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include "pentatron/base/error.h"
-#include "pentatron/base/format.h"
-#include "pentatron/base/progress.h"
 #include "pentatron/models/model.h"
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/optim/rule.h"
@@ -54,13 +49,16 @@ Types types_of(Precision precision) {
 /// Elements of parameters, and bytes that the optimizer keeps of them.
 struct Elements {
   double count = 0, state = 0;
+  double padding = 0; ///< of the count, rows of the vocabulary that are no parameters
   double vectors = 0; ///< bytes that offload.optimizer can move; of these
   double whole = 0;   ///< by rules that need whole parameters
   double whole_count = 0;
   double linear = 0; ///< of weights of linear layers
 
+  double real() const { return count - padding; }
   void add(const Elements& more, double times) {
     count += times * more.count;
+    padding += times * more.padding;
     state += times * more.state;
     vectors += times * more.vectors;
     whole += times * more.whole;
@@ -95,6 +93,17 @@ nn::Coordinates coordinates_of(const parallelize::ParallelConfig& parallel) {
           {"etp", axis(parallel.expert_tensor_parallel_size.value_or(tp))}};
 }
 
+/// As nn::local_numel(), for numbers beyond 64 bits.
+double real_elements(const nn::ShardSpec& spec, const nn::Coordinates& where) {
+  double total = 0;
+  for (const nn::LocalBox& box : nn::local_boxes(spec, where)) {
+    double size = 1;
+    for (const int64_t n : box.size) size *= static_cast<double>(n);
+    total += size;
+  }
+  return total;
+}
+
 /// Of a rank at `where`.
 Elements local_elements(const nn::Param& param, const nn::Coordinates& where, const Config& run) {
   double count = 1;
@@ -105,6 +114,7 @@ Elements local_elements(const nn::Param& param, const nn::Coordinates& where, co
       optim::make_rule(run.optimizer, optim::rule_name(run.optimizer, param.spec()))->needs_whole();
   return {.count = count,
           .state = count * optim::state_bytes(run.optimizer, param.spec(), dtype, where),
+          .padding = count - real_elements(param.spec(), where),
           .vectors = vectors,
           .whole = whole ? vectors : 0,
           .whole_count = whole ? count : 0,
@@ -308,7 +318,7 @@ class Planner {
     return tokens_ * time;
   }
 
-  double parameters(int rank) const { return elements_of(anatomy_, held(rank)).count; }
+  double parameters(int rank) const { return elements_of(anatomy_, held(rank)).real(); }
 
   RankMemory memory(int rank) const {
     RankMemory m;
@@ -488,6 +498,18 @@ class Planner {
   std::vector<int> live_;
 };
 
+/// Of all ranks: weights, the optimizer's state, parity files and exported weights.
+double checkpoint_bytes(const Config& config, const Elements& all, const Elements& frozen,
+                        int world_size) {
+  const CheckpointConfig& c = config.checkpoint;
+  const double element = types_of(config.dtype).element;
+  const double values = element * (config.peft.on() ? all.real() - frozen.real() : all.real());
+  const double state = all.state - frozen.state;
+  // A parity file is as large as the largest of the ranks' files.
+  const double parity = static_cast<double>(c.parity) * std::max(values, state) / world_size;
+  return values + state + parity + (c.export_hf && !config.peft.on() ? values : 0);
+}
+
 } // namespace
 
 MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& here) {
@@ -505,10 +527,14 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
   }
   const models::ModelSpec spec = models::model_spec(config.model);
   const parallelize::PipelinePlan whole{.stages = {{0, spec.num_segments()}}};
-  plan.parameters =
-      elements_of(anatomy_of(config, coordinates_of({})), held_by({{0, spec.num_segments()}}, spec))
-          .count;
-  plan.frozen_parameters = frozen_parts(config, whole, coordinates_of({})).front().parameters.count;
+  const Elements all_parameters = elements_of(anatomy_of(config, coordinates_of({})),
+                                              held_by({{0, spec.num_segments()}}, spec));
+  const Elements frozen = frozen_parts(config, whole, coordinates_of({})).front().parameters;
+  plan.parameters = all_parameters.real();
+  plan.frozen_parameters = frozen.real();
+  plan.checkpoint = checkpoint_bytes(config, all_parameters, frozen, world_size);
+  if (config.checkpoint.node_local)
+    plan.checkpoint *= std::min(1.0, static_cast<double>(here.ranks) / world_size);
   // All ranks are here, or as many of the most expensive ones as are.
   const double ranks = here.ranks;
   plan.machine =
@@ -517,70 +543,6 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
   plan.disk =
       here.ranks >= world_size ? away / planner.pipeline_ranks() * ranks : plan.rank.disk * ranks;
   return plan;
-}
-
-/// A table where there are several, of at most kRows.
-static std::string by_pipeline_rank(const std::vector<RankMemory>& ranks) {
-  constexpr size_t kRows = 8;
-  if (ranks.size() < 2) return "";
-  std::string table = fmt::format("\n             {:>13} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}",
-                                  "pipeline rank", "weights", "gradients", "optimizer",
-                                  "activations", "temporaries", "together");
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks.size() > kRows && i == kRows - 1) {
-      table += fmt::format("\n             {:>13}", "...");
-      i = ranks.size() - 1;
-    }
-    const RankMemory& r = ranks[i];
-    table += fmt::format("\n             {:>13}", i);
-    for (const double bytes : {r.weights, r.gradients, r.optimizer, r.activations,
-                               r.loss + r.data + r.saving, r.total()})
-      table += fmt::format(" {:>12}", format_bytes(bytes));
-  }
-  return table;
-}
-
-std::string describe_limits(const Config& config, const MemoryPlan& plan,
-                            std::optional<int64_t> free_bytes) {
-  const RankMemory& r = plan.rank;
-  const auto columns = static_cast<size_t>(log::text_columns());
-  std::string memory = fmt::format("memory       about {} per rank:", format_bytes(r.total()));
-  size_t line = memory.size();
-  for (const auto& [name, bytes] : {std::pair{"weights", r.weights},
-                                    {"gradients", r.gradients},
-                                    {"optimizer", r.optimizer},
-                                    {"activations", r.activations},
-                                    {"loss", r.loss},
-                                    {"data", r.data},
-                                    {"saving", r.saving}})
-    if (bytes > 0) {
-      const std::string part = fmt::format(" {} {},", name, format_bytes(bytes));
-      if (line + part.size() > columns) {
-        memory += "\n            ";
-        line = 12;
-      }
-      memory += part;
-      line += part.size();
-    }
-  if (memory.ends_with(',')) memory.pop_back();
-  const int64_t steps = total_iterations(config.train);
-  const double tokens = static_cast<double>(batch_schedule(config.train).samples_after(steps)) *
-                        static_cast<double>(config.train.seq_length);
-  memory += by_pipeline_rank(plan.pipeline);
-  return fmt::format("model        {} parameters{} ({} on a rank), {}, hidden size {}\n"
-                     "{}\n"
-                     "             about {} on this machine{}\n"
-                     "length       {} {}, {} tokens",
-                     format_count(plan.parameters),
-                     plan.frozen_parameters > 0
-                         ? fmt::format(", {} of them frozen", format_count(plan.frozen_parameters))
-                         : "",
-                     format_count(plan.rank_parameters), counted(config.model.num_layers, "layer"),
-                     config.model.hidden_size, memory, format_bytes(plan.machine),
-                     free_bytes ? fmt::format(", which has {} free",
-                                              format_bytes(static_cast<double>(*free_bytes)))
-                                : "",
-                     format_grouped(steps), noun_for(steps, "iteration"), format_count(tokens));
 }
 
 } // namespace pentatron::trainer

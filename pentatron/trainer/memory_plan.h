@@ -41,7 +41,7 @@ struct LocalRanks {
 inline constexpr double kProcessBytes = 300e6;
 
 struct MemoryPlan {
-  double parameters = 0;                 ///< of the model
+  double parameters = 0;                 ///< of the model, without padding
   double frozen_parameters = 0;          ///< of these, by train.freeze
   double rank_parameters = 0;            ///< of the rank that holds most
   RankMemory rank;                       ///< of the rank that needs most
@@ -49,6 +49,7 @@ struct MemoryPlan {
   double recomputed = 0; ///< FLOPs of a microbatch that one rank computes again, at most
   double machine = 0;    ///< of all ranks and processes of this machine
   double disk = 0;       ///< of all its ranks, in offload.dir
+  double checkpoint = 0; ///< bytes of one in checkpoint.save, with its files for export_hf
 };
 /// Source: nn/cost.h for what backward keeps, parallel/ddp for what is split.
 MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& here = {});

@@ -1,13 +1,13 @@
 #include "pentatron/trainer/offload.h"
 
 #include <cmath>
-#include <filesystem>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/free_disk.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/trainer/runtime.h"
 
@@ -24,18 +24,6 @@ bool on_cpu(const Config& config) {
 bool keeps_vectors(const Config& config) {
   const nn::ShardSpec matrix{.name = "", .shape = {2, 2}};
   return optim::vector_bytes(config.optimizer, matrix, scalar_type(config.dtype)) > 0;
-}
-
-/// Free bytes of the disk that has the folder, or its nearest parent that exists.
-std::optional<double> free_disk(std::filesystem::path folder) {
-  std::error_code error;
-  folder = std::filesystem::absolute(folder, error);
-  while (!error && !std::filesystem::exists(folder, error) && folder.has_relative_path())
-    folder = folder.parent_path();
-  const std::filesystem::space_info space = std::filesystem::space(folder, error);
-  // What is no folder, or lies on no disk, is told when the file is made.
-  if (error || space.capacity == 0) return std::nullopt;
-  return static_cast<double>(space.available);
 }
 
 } // namespace

@@ -16,6 +16,7 @@
 #include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/metrics/expert_load.h"
 #include "pentatron/trainer/metrics/peak.h"
+#include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/run_samples.h"
 #include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/step_flops.h"

@@ -124,7 +124,17 @@ int64_t share_of_processors(int local_processes) {
 
 } // namespace
 
+void check_threads(int64_t num_threads) {
+  constexpr int64_t kFew = 16; // which no machine minds
+  const int64_t cores = std::max<int64_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN));
+  if (num_threads <= std::max(kFew, 4 * cores)) return;
+  raise<ConfigError>("train.num_threads={} is more than 4 threads for each of the {} of this "
+                     "machine\n  try: train.num_threads={}",
+                     num_threads, counted(cores, "core"), cores);
+}
+
 void set_compute_threads(int64_t num_threads, int local_processes) {
+  check_threads(num_threads);
   if (num_threads == 0) num_threads = threads_of_environment();
   if (num_threads == 0) num_threads = share_of_processors(local_processes);
   comm::make_first_vector_calls();

@@ -27,9 +27,12 @@ std::optional<int> choose_gpu(DeviceKind kind, const comm::Launch& launch);
 /// The device of a rank of `world`.
 at::Device rank_device(DeviceKind kind, const comm::Group& world);
 
-/// Compute threads of this process; 0: OMP_NUM_THREADS if it is set, else the processors that it is
-/// bound to, or an equal share of all for each of the `local_processes` of this machine; never more
-/// than the quota of its control group.
+/// Throws ConfigError for far more threads than this machine has cores.
+void check_threads(int64_t num_threads);
+
+/// Compute threads of this process, as check_threads() takes them; 0: OMP_NUM_THREADS if it is set,
+/// else the processors that it is bound to, or an equal share of all for each of the
+/// `local_processes` of this machine; never more than the quota of its control group.
 void set_compute_threads(int64_t num_threads, int local_processes = 1);
 
 /// The peak that MFU is measured against: as configured, known for the GPU, or measured on the CPU

@@ -4,6 +4,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/comm/long_work.h"
@@ -46,6 +47,34 @@ void load_weights(const std::string& where, const parallelize::TrainingModel& mo
   if (base != nullptr) *base = {.model = where, .digest = checkpoint::model_digest(*source)};
 }
 
+checkpoint::AdapterBase stored_base(const std::string& folder) {
+  const auto stored = checkpoint::read_manifest(folder).attachments;
+  const auto entry = stored.find(checkpoint::kAdapterBase);
+  if (entry == stored.end())
+    raise<ConfigError>("{} contains a whole model and no adapters\n  try: "
+                       "checkpoint.finetune=true to train adapters for it",
+                       folder);
+  return checkpoint::adapter_base_from_json(
+      checkpoint::read_attachment(folder, checkpoint::kAdapterBase, entry->second), folder);
+}
+
+std::string readable_base(const std::string& given, const checkpoint::AdapterBase& stored,
+                          const std::string& folder) {
+  if (!given.empty()) {
+    naming("peft.base=", given, [&] { checkpoint::open_model(given); });
+    return given;
+  }
+  if (stored.model.empty()) return "";
+  try {
+    checkpoint::open_model(stored.model);
+  } catch (const Error& error) {
+    raise<CheckpointError>("{} contains adapters for {}, which cannot be read: {}\n  try: "
+                           "peft.base=DIR with that model",
+                           folder, stored.model, parts_of(error.what()).sentence);
+  }
+  return stored.model;
+}
+
 checkpoint::AdapterBase load_base(const Config& config,
                                   const std::optional<checkpoint::FoundCheckpoint>& found,
                                   const parallelize::TrainingModel& model,
@@ -55,26 +84,8 @@ checkpoint::AdapterBase load_base(const Config& config,
   if (found && config.checkpoint.finetune) where = found->folder.string();
   if (found && !config.checkpoint.finetune) {
     const std::string folder = found->folder.string();
-    checkpoint::read_together(world, [&] {
-      const auto stored = checkpoint::read_manifest(folder).attachments;
-      const auto entry = stored.find(checkpoint::kAdapterBase);
-      if (entry == stored.end())
-        raise<ConfigError>("{} contains a whole model and no adapters\n  try: "
-                           "checkpoint.finetune=true to train adapters for it",
-                           folder);
-      base = checkpoint::adapter_base_from_json(
-          checkpoint::read_attachment(folder, checkpoint::kAdapterBase, entry->second), folder);
-    });
-    where = config.peft.base.empty() ? base.model : config.peft.base;
-    if (config.peft.base.empty() && !where.empty()) {
-      try {
-        checkpoint::open_model(where);
-      } catch (const Error& error) {
-        raise<CheckpointError>("{} contains adapters for {}, which cannot be read: {}\n  try: "
-                               "peft.base=DIR with that model",
-                               found->folder.string(), where, parts_of(error.what()).sentence);
-      }
-    }
+    checkpoint::read_together(world, [&] { base = stored_base(folder); });
+    where = readable_base(config.peft.base, base, folder);
   }
   if (where.empty())
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });

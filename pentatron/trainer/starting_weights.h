@@ -25,6 +25,14 @@ void load_weights(const std::string& where, const parallelize::TrainingModel& mo
                   const Config& config, const comm::Group& world,
                   checkpoint::AdapterBase* base = nullptr);
 
+/// What the checkpoint of a run with adapters says about the model that they adapt.
+checkpoint::AdapterBase stored_base(const std::string& folder);
+/// Returns the model to read (an argument for open_model(); empty: new weights) for the adapters in
+/// `folder`: `given`, which is peft.base, or the stored one. Throws an error if it cannot be
+/// opened.
+std::string readable_base(const std::string& given, const checkpoint::AdapterBase& stored,
+                          const std::string& folder);
+
 /// Loads the frozen parameters of a run with adapters, from the model that the run starts from or,
 /// if it resumes the run in `found`, from the one with which that run started.
 checkpoint::AdapterBase load_base(const Config& config,

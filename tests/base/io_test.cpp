@@ -20,6 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAreArray;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -261,6 +262,25 @@ TEST(AtomicDirectory, AppearsWholeOrNotAtAll) {
   AtomicDirectory again(target);
   EXPECT_THAT(message_of([&] { again.commit(); }), HasSubstr("exists already"));
   EXPECT_EQ(content_of(target / "sub" / "a"), "1");
+}
+
+TEST(AtomicDirectory, RemovesWhatKilledProcessesLeft) {
+  const TemporaryFolder folder;
+  const auto target = folder.path() / "model";
+  for (const char* name : {"model.tmp-1-0", "model.tmp-12-3", "model.tmp-1-0-old", "model.tmp-1",
+                           "model.tmp-x-0", "model2.tmp-1-0"})
+    std::filesystem::create_directories(folder.path() / name / "sub");
+  std::ofstream(folder.path() / "model.tmp-5-0") << "a file";
+  const std::vector<std::string> others = {"model.tmp-1", "model.tmp-1-0-old", "model.tmp-5-0",
+                                           "model.tmp-x-0", "model2.tmp-1-0"};
+  {
+    const AtomicDirectory directory(target.string() + "/");
+    EXPECT_EQ(names_in(folder.path()).size(), others.size() + 1);
+    const AtomicDirectory second(target); // the first still writes
+    EXPECT_TRUE(std::filesystem::exists(directory.path()));
+    EXPECT_EQ(names_in(folder.path()).size(), others.size() + 2);
+  }
+  EXPECT_THAT(names_in(folder.path()), UnorderedElementsAreArray(others));
 }
 
 TEST(AtomicDirectory, TellsOfEveryFileThatIsSyncedOrRemoved) {

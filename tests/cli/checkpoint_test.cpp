@@ -111,8 +111,8 @@ TEST_F(CheckpointVerbs, PruneKeepsWhatItIsTold) {
   run("checkpoint prune saved --keep 1 --keep-every 2");
   EXPECT_FALSE(fs::exists(folder / "saved/step_00000001"));
   EXPECT_TRUE(fs::exists(folder / "saved/step_00000002"));
-  EXPECT_THAT(run("checkpoint verify nowhere", 1), HasSubstr("contains no checkpoint"));
-  EXPECT_THAT(run("checkpoint prune nowhere --keep 1", 1), HasSubstr("contains no checkpoint"));
+  EXPECT_THAT(run("checkpoint verify nowhere", 1), HasSubstr("nowhere does not exist"));
+  EXPECT_THAT(run("checkpoint prune nowhere --keep 1", 1), HasSubstr("nowhere does not exist"));
 }
 
 TEST_F(CheckpointVerbs, AnExportIsNoCheckpoint) {

@@ -64,6 +64,11 @@ TEST_F(Completion, OffersCommandsAndTheirOptions) {
   EXPECT_THAT(offered("train --backend = s"), ElementsAre("sockets"));
   EXPECT_THAT(offered("train --ranks ''"), IsEmpty()) << "a number";
   EXPECT_THAT(offered("completion ''"), ElementsAre("bash", "zsh"));
+  EXPECT_THAT(offered("convert a b --format ''"), ElementsAre("pentatron", "hf", "gguf"));
+  EXPECT_THAT(offered("convert a b --dtype q"), ElementsAre("q8_0", "q4_k"));
+  EXPECT_THAT(offered("evaluate m --tasks hel"), ElementsAre("hellaswag"));
+  std::ofstream(folder / "mine.yaml") << "task: mine\n";
+  EXPECT_THAT(offered("evaluate m --tasks m"), ElementsAre("mmlu", "mine.yaml"));
   EXPECT_THAT(offered("nonsense ''"), IsEmpty());
 }
 

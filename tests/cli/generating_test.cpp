@@ -164,6 +164,22 @@ TEST_F(Generating, APromptThatIsLongerThanTheContextIsTold) {
   EXPECT_THAT(run(command + "aa 2>&1"), Not(HasSubstr("context")));
 }
 
+TEST_F(Generating, ATextThatOutgrowsTheContextIsToldOnce) {
+  const std::string command =
+      "generate '" + (kModelData / "hf_tiny/llama").string() + "' --tokens 1,2 --ignore-eos ";
+  const std::string told = "the text became longer than the model's context of 256: ";
+  EXPECT_THAT(run(command + "--max-new-tokens 256 2>&1"), HasSubstr(told));
+  EXPECT_THAT(run(command + "--max-new-tokens 255 2>&1"), Not(HasSubstr("context")));
+}
+
+TEST_F(Generating, AnEmptyPipeIsNoPrompt) {
+  test::make_letter_model(folder / "model");
+  for (const char* empty : {": | ", "echo | "})
+    EXPECT_THAT(
+        run("generate model --max-new-tokens 2 2>&1", 2, empty),
+        AllOf(HasSubstr("error: standard input has no prompt"), HasSubstr("try: --prompt TEXT")));
+}
+
 TEST_F(Generating, PromptsComeFromAPipeAndFromFiles) {
   test::make_letter_model(folder / "model");
   const std::string base = "generate model --max-new-tokens 8 --json --seed 7 2>/dev/null ";

@@ -180,7 +180,8 @@ TEST_F(Limits, AStartThatFailsLeavesNoRunJson) {
                            "train.seq_length=16 train.train_iters=1 logger.dir=log ";
   EXPECT_THAT(train(tiny + "dataset.type=text dataset.path=none.jsonl", 1),
               HasSubstr("none.jsonl"));
-  EXPECT_THAT(train(tiny + "checkpoint.load=none", 1), HasSubstr("contains no checkpoint"));
+  EXPECT_THAT(train(tiny + "checkpoint.load=none", 1),
+              HasSubstr("checkpoint.load=none does not exist"));
   EXPECT_FALSE(std::filesystem::exists(folder / "log/run.json"));
   train(tiny, 0);
   EXPECT_TRUE(std::filesystem::exists(folder / "log/run.json"));
@@ -201,6 +202,9 @@ TEST_F(Limits, ALostCheckpointIsToldWithOneRemedy) {
     EXPECT_THAT(error, HasSubstr("was not saved"));
     EXPECT_EQ(error.find("  try: "), error.rfind("  try: ")) << error;
     EXPECT_NE(error.find("  try: "), std::string::npos) << error;
+    if (on_error == std::string("stop")) {
+      EXPECT_EQ(out.find("error: "), at) << out;
+    }
   }
 }
 

@@ -110,7 +110,7 @@ TEST_F(Program, ErrorsAreOneSentenceOnStandardErrorWithAStatus) {
       {tiny({"device=cuda"}), 2, "device=cuda"},
       {tiny({"model.vocab_size=100"}), 2, "model.vocab_size=100"},
       {tiny({"checkpoint.save=file"}), 2, "checkpoint.save=file"},
-      {tiny({"checkpoint.load=hf:none"}), 1, "none contains no config.json"},
+      {tiny({"checkpoint.load=hf:none"}), 1, "none does not exist"},
       {{"evaluate", "--hf", "none", "--batches", batch}, 1, "none does not exist"},
       {{"evaluate", "--hf", llama, "--batches", "none"}, 1, "none"},
       {{"evaluate", "--hf", llama, "--batches", batch, "--logits-out", "no/l"},

@@ -257,6 +257,15 @@ TEST(SplitCorpus, CutsAtDocumentsWhereThatIsNearAndThroughThemElse) {
   for (const char* bad : {"", "a", "1,,2", "1,2,3,4", "-1,2", "0,0,0", "nan", "1;2", "1,2,"}) {
     EXPECT_THROW(split_corpus(one, bad), ConfigError) << bad;
   }
+  for (const auto& [bad, why] :
+       {std::pair{"0,0,0", "leaves no data: one share must be more than 0"},
+        {"1e308,1e308,0", "has a share of more than 1e12"}})
+    try {
+      split_samples(10, bad);
+      ADD_FAILURE() << bad;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(why));
+    }
 }
 
 } // namespace

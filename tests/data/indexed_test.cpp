@@ -284,14 +284,25 @@ TEST_F(Indexed, AWriterGoesOnWhereAnotherWasKilled) {
 }
 
 TEST_F(Indexed, AnUncommittedWriterLeavesNothing) {
-  EXPECT_THAT(error_of<DataError>([&] { IndexedWriter("/proc/none", {}); }),
-              HasSubstr("/proc/none"));
+  EXPECT_THAT(error_of<Error>([&] { IndexedWriter("/proc/none", {}); }), HasSubstr("/proc/none"));
   {
     IndexedWriter writer(folder.string() + "/a", {});
     const std::vector<int32_t> tokens(1'000'000, 7);
     writer.add_sequence(tokens);
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_F(Indexed, AWriterRemovesWhatAKilledOneLeft) {
+  std::filesystem::create_directory(folder.path() / "a.tmp-1-0");
+  std::filesystem::create_directory(folder.path() / "b.tmp-1-0");
+  {
+    const IndexedWriter writer(folder.string() + "/a", {});
+    EXPECT_FALSE(std::filesystem::exists(folder.path() / "a.tmp-1-0"));
+    const IndexedWriter other(folder.string() + "/a", {}); // leaves the folder of the first
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 3);
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "b.tmp-1-0"));
 }
 
 TEST_F(Indexed, ACorpusThatAppearedMeanwhileIsLeftAsItIs) {

@@ -213,12 +213,13 @@ TEST_F(SftTest, LongAndBadLinesAreCounted) {
   EXPECT_EQ(texts.num_cut(), 2);
   EXPECT_EQ(texts.num_left_out(), 1);
   EXPECT_EQ(texts.report().total_skipped(), 3);
-  EXPECT_THAT(texts.report().to_string(),
-              AllOf(HasSubstr("taught.jsonl: line 2 is not a training example: its messages are not "
-                              "a list"),
-                    HasSubstr("its only key is \"other\"")));
+  EXPECT_THAT(
+      texts.report().to_string(),
+      AllOf(HasSubstr("taught.jsonl: line 2 is not a training example: its messages are not "
+                      "a list"),
+            HasSubstr("its only key is \"other\"")));
   EXPECT_THROW(read(lines, 128), DataError);
-  EXPECT_THAT(error_of<DataError>([&] { read(talk(std::string(300, 'q'), "A"), 128); }),
+  EXPECT_THAT(error_of<ConfigError>([&] { read(talk(std::string(300, 'q'), "A"), 128); }),
               HasSubstr("begins after train.seq_length=128 tokens\n  try: train.seq_length=3"));
 }
 

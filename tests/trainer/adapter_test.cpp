@@ -114,9 +114,15 @@ TEST_F(AdapterRun, ResumesBesideTheBaseThatItBeganWith) {
   test::run(config({"train.exit_interval=3", "peft.dropout=0.1", save("gone")}));
   fs::rename(moved, scratch / "away");
   base = first;
-  EXPECT_THAT(error({"peft.dropout=0.1"}, scratch / "gone"),
-              AllOf(HasSubstr(moved.string() + ", which cannot be read"),
-                    HasSubstr("\n  try: peft.base=DIR")));
+  const auto dry_run = [&](std::vector<std::string> keys, const char* from) {
+    keys.emplace_back("peft.dropout=0.1");
+    return message_of([&] { check_run(config(keys, scratch / from), 1); });
+  };
+  for (const std::string& text :
+       {error({"peft.dropout=0.1"}, scratch / "gone"), dry_run({}, "gone")})
+    EXPECT_THAT(text, AllOf(HasSubstr(moved.string() + ", which cannot be read"),
+                            HasSubstr("\n  try: peft.base=DIR")));
+  EXPECT_THAT(dry_run({"peft.base=nowhere"}, "ck"), HasSubstr("peft.base=nowhere does not exist"));
   const fs::path other = fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama3_rope_scaling_tied";
   EXPECT_THAT(error({"peft.dropout=0.1", "peft.base=" + other.string()}, ck),
               AllOf(HasSubstr("is not the model that the adapters"), HasSubstr("\n  try: ")));

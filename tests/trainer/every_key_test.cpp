@@ -3,14 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
+
+#include <unistd.h>
 
 #include <fmt/ranges.h>
 
 #include "pentatron/base/crc32c.h"
 #include "pentatron/data/preprocess/preprocess.h"
 #include "pentatron/trainer/runtime.h"
+#include "tests/support/ranks.h"
 #include "tests/trainer/key_effects.h"
 #include "tests/trainer/layout_runs.h"
 #include "tests/trainer/tiny_run.h"
@@ -245,6 +249,18 @@ TEST(Runtime, SetsThreads) {
   set_compute_threads(2);
   EXPECT_EQ(at::get_num_threads(), 2);
   set_compute_threads(before);
+}
+
+TEST(Runtime, RefusesFarMoreThreadsThanCores) {
+  const int64_t cores = ::sysconf(_SC_NPROCESSORS_ONLN);
+  EXPECT_NO_THROW(check_threads(std::max<int64_t>(16, 4 * cores)));
+  const int64_t many = std::max<int64_t>(16, 4 * cores) + 1;
+  const std::string error = test::error_of([&] { set_compute_threads(many); });
+  EXPECT_NE(error.find(fmt::format("train.num_threads={} is more than 4 threads", many)),
+            std::string::npos)
+      << error;
+  EXPECT_NE(error.find(fmt::format("try: train.num_threads={}", cores)), std::string::npos)
+      << error;
 }
 
 TEST(Runtime, ThreadsOfTheEnvironmentCount) {

@@ -289,7 +289,7 @@ TEST_F(Loading, FineTuningTakesTheModelsKeysFromTheCheckpoint) {
                 load_config(std::nullopt, {"checkpoint.load=nothing", "checkpoint.finetune=true",
                                            "model.head=classification"});
               }),
-              HasSubstr("checkpoint.load=nothing contains no checkpoint"));
+              HasSubstr("checkpoint.load=nothing does not exist"));
 }
 
 TEST_F(Loading, TheTypeOfDataIsThatOfTheModel) {
@@ -345,6 +345,12 @@ TEST_F(Loading, OtherSamplesAreTold) {
                          HasSubstr("seed=1234 instead of 5"), HasSubstr("dataset.path="),
                          Not(HasSubstr("training data has changed"))));
   EXPECT_THAT(log_of([&] { start(config({load})); }), Not(HasSubstr("data settings have changed")));
+  const std::filesystem::path file = data;
+  const std::string spelled = file.parent_path().string() + "/.//" + file.filename().string();
+  EXPECT_THAT(log_of([&] {
+                start(config({load, "dataset.path=" + spelled}));
+              }),
+              AllOf(Not(HasSubstr("settings have changed")), Not(HasSubstr("data has changed"))));
 }
 
 TEST_F(Loading, StateIsReadInAnotherTypeAndThatIsTold) {

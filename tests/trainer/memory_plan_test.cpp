@@ -14,9 +14,12 @@
 
 #include <sys/resource.h>
 
+#include "pentatron/base/format.h"
+#include "pentatron/base/free_disk.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/checkpoint_space.h"
 #include "pentatron/trainer/memory_report.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/notices.h"
@@ -342,6 +345,68 @@ TEST(MemoryPlans, FitIntoTheColumnsOfATerminal) {
   one.model.num_layers = one.train.train_iters = 1;
   const std::string table = describe_limits(one, plan_memory(one, 1), {});
   EXPECT_THAT(table, AllOf(HasSubstr(", 1 layer, "), HasSubstr(" 1 iteration, ")));
+}
+
+TEST(MemoryPlans, CountParametersWithoutThePaddingOfTheVocabulary) {
+  const Config c = small_model({"model.vocab_size=1000"});
+  double parameters = 0;
+  for (const auto& [name, spec] : models::param_specs(c.model))
+    parameters += static_cast<double>(spec.numel());
+  const MemoryPlan plan = plan_memory(c, 1);
+  EXPECT_EQ(plan.parameters, parameters);
+  EXPECT_EQ(plan.rank_parameters, parameters);
+  EXPECT_GT(plan.rank.weights, 4 * parameters); // which the memory has
+}
+
+TEST(CheckpointSpace, IsWhatTheCheckpointsOfTheRunTake) {
+  const test::Scratch scratch;
+  const auto run = [&](std::vector<std::string> more) {
+    more.push_back("checkpoint.save=" + (scratch / "new"));
+    return small_model(std::move(more));
+  };
+  const auto told = [](const Config& c) { return describe_checkpoints(c, plan_memory(c, 1)); };
+  const Config once = run({});
+  const MemoryPlan plan = plan_memory(once, 1);
+  EXPECT_EQ(plan.checkpoint, 12 * plan.parameters); // fp32 weights, two moments
+  EXPECT_THAT(told(once), AllOf(HasSubstr("checkpoints  one of about " +
+                                          format_bytes(plan.checkpoint) + " in "),
+                                HasSubstr("new, which has "), HasSubstr(" free")));
+  EXPECT_THAT(told(run({"train.train_iters=100", "checkpoint.save_interval=10"})),
+              HasSubstr(format_bytes(plan.checkpoint) + " each, up to 3 at the same time: " +
+                        format_bytes(3 * plan.checkpoint) + " in "));
+  const auto most = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"train.train_iters=100", "checkpoint.save_interval=30"});
+    const std::string text = told(run(std::move(more)));
+    return text.substr(text.find("up to "), text.find(" at the same") - text.find("up to "));
+  };
+  EXPECT_EQ(most({"checkpoint.keep=0"}), "up to 4");
+  EXPECT_EQ(most({"checkpoint.keep=100"}), "up to 4");
+  EXPECT_EQ(most({"checkpoint.keep=1", "checkpoint.keep_every=60"}), "up to 3");
+  EXPECT_THAT(told(small_model({})), IsEmpty());
+  EXPECT_THAT(told(run({"train.train_iters=0"})), IsEmpty());
+  // Adapters are saved without the model.
+  EXPECT_LT(plan_memory(run({"peft.type=lora"}), 1).checkpoint, plan.checkpoint / 10);
+  EXPECT_GT(plan_memory(run({"checkpoint.parity=1"}), 1).checkpoint, plan.checkpoint);
+  EXPECT_EQ(plan_memory(run({"checkpoint.export_hf=true"}), 1).checkpoint, 16 * plan.parameters);
+}
+
+TEST(CheckpointSpace, IsMissedOnASmallDisk) {
+  const test::Scratch scratch;
+  Config c = small_model({"train.train_iters=100", "checkpoint.save_interval=10",
+                          "checkpoint.save=" + (scratch / "new")});
+  MemoryPlan plan = plan_memory(c, 1);
+  EXPECT_THAT(checkpoint_space_warning(c, plan), IsEmpty());
+  const double free = *free_disk(scratch.path);
+  plan.checkpoint = 0.4 * free; // three do not fit, two do
+  EXPECT_THAT(checkpoint_space_warning(c, plan),
+              AllOf(HasSubstr("the checkpoints of this run need about "), HasSubstr(" free\n"),
+                    HasSubstr("a larger disk, or checkpoint.keep=1")));
+  plan.checkpoint = 0.6 * free;
+  EXPECT_THAT(checkpoint_space_warning(c, plan), Not(HasSubstr("keep=1")));
+  // Those of the run that is resumed are there already.
+  for (const char* step : {"step_00000010", "step_00000020"})
+    std::filesystem::create_directories(scratch.path / "new" / step);
+  EXPECT_THAT(checkpoint_space_warning(c, plan), IsEmpty());
 }
 
 TEST(MemoryPlans, TakeAdaptersOfSomeLayers) {

@@ -464,7 +464,7 @@ TEST_F(Training, BadInputIsOneSentence) {
               HasSubstr("but one sample needs 65"));
   EXPECT_THAT(text({"train.seq_length=65"}), HasSubstr("model.max_position_embeddings=64"));
   EXPECT_THAT(text({"dataset.path=" + (scratch / "none")}), HasSubstr("does not exist"));
-  EXPECT_THAT(text({"checkpoint.load=" + (scratch / "none")}), HasSubstr("contains no checkpoint"));
+  EXPECT_THAT(text({"checkpoint.load=" + (scratch / "none")}), HasSubstr("none does not exist"));
 }
 
 } // namespace

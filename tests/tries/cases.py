@@ -123,6 +123,9 @@ CASES = [
     ("a disk too small for optimizer state", f"{MOCK} offload.optimizer=true offload.dir=away model.num_layers=100000 model.hidden_size=16384 "
                                              "train.check_memory=false --dry-run", {
         "offload.dir=FOLDER on a larger disk": f"{MOCK} offload.optimizer=true offload.dir=away"}),
+    ("a disk too small for checkpoints", MOCK.replace("train.train_iters=2", "train.train_iters=9") + "model.num_layers=100000 model.hidden_size=16384 "
+                                         "checkpoint.save_interval=1 train.check_memory=false --dry-run", {
+        "checkpoint.save=FOLDER on a larger disk": MOCK.replace("checkpoint.save=new", "checkpoint.save=away")}),
     ("no folder named for optimizer state", MOCK + "offload.optimizer=true", {}),
     ("a fraction of nothing", MOCK + "offload.optimizer_fraction=0.5", {}),
     ("a folder for nothing", MOCK + "offload.dir=away", {}),
@@ -288,6 +291,8 @@ CASES = [
     ("sequence parallel on one rank", MOCK + "parallel.sequence_parallel=true", {}),
     ("no folder", MOCK + "logger.dir=/proc/x", {"another logger.dir": MOCK + "logger.dir=other"}),
     ("no folder of a dry run", MOCK + "logger.dir=/proc/x --dry-run", {"another logger.dir": MOCK + "logger.dir=other --dry-run"}),
+    ("an empty pipe", ": | pentatron generate texts --max-new-tokens 2", {}),
+    ("threads", MOCK + "train.num_threads=4096", {}),
     ("memory", MOCK + "--dry-run train.micro_batch_size=1000000 train.global_batch_size=1000000", {}),
     ("diverged", MOCK + "optimizer.lr=1e30 train.train_iters=20", {
         "a lower optimizer.lr": MOCK + "optimizer.lr=1e-3 train.train_iters=20",

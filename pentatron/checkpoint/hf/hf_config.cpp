@@ -97,8 +97,10 @@ HfModel parse_hf_config(const Json& json, const std::string& where) {
 }
 
 HfModel read_hf_config(const std::filesystem::path& folder) {
-  if (!std::filesystem::exists(folder / "config.json")) {
-    raise<DataError>("{} contains no config.json\n  try: {}", folder.string(),
+  if (std::error_code ignored; !std::filesystem::exists(folder / "config.json", ignored)) {
+    raise<DataError>("{} {}\n  try: {}", folder.string(),
+                     std::filesystem::exists(folder, ignored) ? "contains no config.json"
+                                                              : "does not exist",
                      download_or(folder, "the folder of a Hugging Face model, with config.json "
                                          "and model.safetensors"));
   }

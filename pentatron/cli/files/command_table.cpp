@@ -15,18 +15,23 @@ bool is_number(const std::string& type) {
   return type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
 }
 
-Json describe_option(const CLI::Option& option) {
+using OfferedNames = std::map<std::string, std::vector<std::string>>;
+
+Json describe_option(const CLI::Option& option, const OfferedNames& offered) {
   Json names = Json::array();
   for (const std::string& name : option.get_snames()) names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
   const std::string type = option.get_type_name();
   const bool value = option.get_items_expected_max() > 0;
-  const std::vector<std::string> choices = choices_of(type);
+  std::vector<std::string> choices = choices_of(type);
+  const bool files = value && choices.empty() && !is_number(type);
+  if (const auto more = offered.find(option.get_name()); more != offered.end())
+    choices = more->second;
   return {{"names", names},
           {"help", option.get_description()},
           {"value", value},
           {"choices", choices},
-          {"files", value && choices.empty() && !is_number(type)}};
+          {"files", files}};
 }
 
 /// The words of a help text that are keys, in its order.
@@ -40,7 +45,8 @@ std::vector<std::string> keys_in(const std::string& help, const std::set<std::st
   return found;
 }
 
-Json describe_command(const CLI::App& app, const std::set<std::string>& keys) {
+Json describe_command(const CLI::App& app, const std::set<std::string>& keys,
+                      const OfferedNames& offered) {
   Json command = {{"name", app.get_name()},
                   {"help", app.get_description()},
                   {"options", Json::array()},
@@ -49,7 +55,7 @@ Json describe_command(const CLI::App& app, const std::set<std::string>& keys) {
   Json& arguments = command["arguments"];
   for (const CLI::Option* option : app.get_options()) {
     if (option->nonpositional()) {
-      command["options"].push_back(describe_option(*option));
+      command["options"].push_back(describe_option(*option, offered));
       continue;
     }
     const std::string name = option->get_name(true);
@@ -64,7 +70,7 @@ Json describe_command(const CLI::App& app, const std::set<std::string>& keys) {
     if (choices.empty() && (!takes_keys || yaml)) arguments["files"] = true;
   }
   for (const CLI::App* below : app.get_subcommands([](const CLI::App*) { return true; }))
-    command["commands"].push_back(describe_command(*below, keys));
+    command["commands"].push_back(describe_command(*below, keys, offered));
   return command;
 }
 
@@ -79,14 +85,15 @@ std::vector<std::string> choices_of(const std::string& type) {
   return choices;
 }
 
-Json command_table(const CLI::App& program, const std::vector<KeyOfConfig>& keys) {
+Json command_table(const CLI::App& program, const std::vector<KeyOfConfig>& keys,
+                   const OfferedNames& offered) {
   std::set<std::string> names;
   Json described = Json::array();
   for (const KeyOfConfig& key : keys) {
     names.insert(key.name);
     described.push_back({{"name", key.name}, {"values", key.values}, {"text", key.text}});
   }
-  Json table = describe_command(program, names);
+  Json table = describe_command(program, names, offered);
   table["keys"] = std::move(described);
   return table;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,9 @@ std::vector<std::string> choices_of(const std::string& type);
 ///
 /// An argument takes choices where its help has them in braces, keys where it is called `config` or
 /// `what` (the keys that its help names, else all), and files otherwise.
-Json command_table(const CLI::App& program, const std::vector<KeyOfConfig>& keys);
+/// `offered`: of options ("--tasks"), values that are offered beside files.
+Json command_table(const CLI::App& program, const std::vector<KeyOfConfig>& keys,
+                   const std::map<std::string, std::vector<std::string>>& offered = {});
 
 /// Where the build and an installation have the table of this program.
 std::filesystem::path command_table_file();

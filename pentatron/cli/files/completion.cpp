@@ -72,11 +72,9 @@ std::string common_functions(const Json& table) {
       for (const std::string name : option.at("names")) {
         names.push_back(name);
         if (!option.at("value")) continue;
-        const Names offered = names_of(option.at("choices"));
-        const bool files = option.at("files");
-        choices.add(path + " " + name, files             ? "@files"
-                                       : offered.empty() ? "@number"
-                                                         : words(offered));
+        Names offered = names_of(option.at("choices"));
+        if (option.at("files")) offered.emplace_back("@files");
+        choices.add(path + " " + name, offered.empty() ? "@number" : words(offered));
       }
     }
     options.add(path, words(names));
@@ -115,9 +113,13 @@ std::string zsh_specifications(const Json& table) {
                                        for_arguments(option.at("help")));
         if (option.at("value")) {
           const Names choices = names_of(option.at("choices"));
-          spec += option.at("files") ? ":file:_files"
-                  : choices.empty()  ? ":value: "
-                                     : fmt::format(":value:({})", fmt::join(choices, " "));
+          const bool files = option.at("files");
+          const std::string words = fmt::format("{}", fmt::join(choices, " "));
+          if (choices.empty())
+            spec += files ? ":file:_files" : ":value: ";
+          else
+            spec +=
+                files ? ":value:{ compadd -- " + words + "; _files }" : ":value:(" + words + ")";
         }
         out += fmt::format("      {}\n", shell_word(spec));
       }

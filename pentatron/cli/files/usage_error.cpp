@@ -178,6 +178,14 @@ bool overflows(const std::string& text) {
   return errno == ERANGE && end == text.c_str() + text.size();
 }
 
+/// No number of 0 or more that 64 bits hold; CLI11 takes -1 for the largest of them.
+bool overflows_unsigned(const std::string& text) {
+  errno = 0;
+  char* end = nullptr;
+  std::strtoull(text.c_str(), &end, 10);
+  return end == text.c_str() + text.size() && (errno == ERANGE || text.starts_with('-'));
+}
+
 /// What the values of an option need to be, from the texts by which CLI11 describes its checks.
 struct ValueRule {
   std::string text; ///< "an integer from 1 to 1024"
@@ -195,7 +203,11 @@ ValueRule rule_of(const std::string& type) {
   } else if (type.find("POSITIVE") != std::string::npos) {
     rule.low = "1";
     rule.text += " greater than 0";
-  } else if (type.find("NONNEGATIVE") != std::string::npos || type.starts_with("UINT")) {
+  } else if (type.starts_with("UINT")) {
+    rule.low = "0";
+    rule.high = "18446744073709551615";
+    rule.text += fmt::format(" from {} to {}", rule.low, rule.high);
+  } else if (type.find("NONNEGATIVE") != std::string::npos) {
     rule.low = "0";
     rule.text += " of 0 or more";
   }
@@ -257,6 +269,7 @@ void refuse_misread_values(CLI::App& program) {
     if (option->get_items_expected_max() > 0 && !may_be_empty(*option))
       refuse(*option, [](const std::string& value) { return value.empty(); });
     if (option->get_type_name().starts_with("INT")) refuse(*option, overflows);
+    if (option->get_type_name().starts_with("UINT")) refuse(*option, overflows_unsigned);
   }
   for (CLI::App* below : program.get_subcommands([](const CLI::App*) { return true; }))
     refuse_misread_values(*below);

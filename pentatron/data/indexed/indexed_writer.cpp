@@ -1,15 +1,11 @@
 #include "pentatron/data/indexed/indexed_writer.h"
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <limits>
 #include <system_error>
 
-#include <unistd.h>
-
-#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/data/indexed/indexed_dataset.h"
 
@@ -20,11 +16,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kCopyBytes = uint64_t{1} << 18;
-
-fs::path own_folder(const std::string& prefix) {
-  static std::atomic<uint64_t> counter{0};
-  return fmt::format("{}.tmp-{}-{}", prefix, ::getpid(), counter.fetch_add(1));
-}
 
 template <class T> std::vector<std::byte> narrowed(std::span<const int32_t> tokens) {
   std::vector<std::byte> items(tokens.size() * sizeof(T));
@@ -108,7 +99,7 @@ void require_corpus(const std::string& prefix) {
 
 IndexedWriter::IndexedWriter(std::string prefix, const Options& options)
     : prefix_(std::move(prefix)), options_(options),
-      folder_(options.folder.empty() ? own_folder(prefix_) : options.folder),
+      folder_(options.folder.empty() ? create_aside(prefix_, lock_) : options.folder),
       item_bytes_(item_bytes(options.dtype)), position_(options.resume.value_or(Position{})) {
   std::error_code error;
   fs::create_directories(folder_, error);

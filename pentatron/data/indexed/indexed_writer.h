@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "pentatron/base/atomic_file.h"
 #include "pentatron/data/indexed/data_file.h"
 #include "pentatron/data/indexed/format.h"
 
@@ -33,9 +34,9 @@ class IndexedWriter {
   struct Options {
     IndexedDtype dtype = IndexedDtype::kU16;
     bool modes = false;
-    /// Folder for the unfinished files. If empty, the writer creates a temporary folder and removes
-    /// it unless commit() is called. A folder given here is kept, so that another writer can
-    /// resume.
+    /// Folder for the unfinished files. If empty, the writer creates a temporary folder, removes it
+    /// unless commit() is called, and removes those of killed processes. A folder given here is
+    /// kept, so that another writer can resume.
     std::filesystem::path folder = {};
     std::optional<Position> resume = {};
     bool replace = true; ///< whether commit() replaces existing files
@@ -70,6 +71,7 @@ class IndexedWriter {
 
   std::string prefix_;
   Options options_;
+  std::optional<FolderLock> lock_; // before the folder, which it is of
   std::filesystem::path folder_;
   int64_t item_bytes_;
   Position position_;

@@ -68,9 +68,9 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
                      "one with \"role\": \"assistant\"",
                      options.option);
   if (empty_ > 0)
-    raise<DataError>("the first answer in the examples of {} begins after train.seq_length={} "
-                     "tokens\n  try: train.seq_length={}",
-                     options.option, options.sequence_length, needed_);
+    raise<ConfigError>("the first answer in the examples of {} begins after train.seq_length={} "
+                       "tokens\n  try: train.seq_length={}",
+                       options.option, options.sequence_length, needed_);
   raise<DataError>("{}\n  try: objects with {}",
                    report_.with_skips(options.option + " contains no training example"),
                    kTaughtMembers);

@@ -41,17 +41,6 @@ fs::path beside(const fs::path& file, const std::string& name) {
   return (file.parent_path() / name).lexically_normal();
 }
 
-std::vector<std::string> known_names() {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(task_folder(), error))
-    if (const fs::path& file = entry.path();
-        file.extension() == ".yaml" && !file.stem().string().starts_with('_'))
-      names.push_back(file.stem().string());
-  std::ranges::sort(names);
-  return names;
-}
-
 class Loader {
  public:
   explicit Loader(const TaskSources& sources) : sources_(sources) {}
@@ -63,7 +52,7 @@ class Loader {
           raise<DataError>(
               "the task file {} does not exist\n  try: the path of a YAML file, or one "
               "of the names {}",
-              name, fmt::join(known_names(), ", "));
+              name, fmt::join(task_names(), ", "));
         file(name, false);
       } else {
         named(name);
@@ -78,7 +67,7 @@ class Loader {
     std::error_code error;
     if (!task_folder().empty() && fs::is_regular_file(file_of_name, error))
       return static_cast<void>(file(file_of_name, true));
-    const std::vector<std::string> names = known_names();
+    const std::vector<std::string> names = task_names();
     const std::string near = nearest(name, names);
     raise<ConfigError>(
         "there is no task {}\n  try: {}", name,
@@ -187,6 +176,17 @@ fs::path task_folder() {
   if (const fs::path program = fs::read_symlink("/proc/self/exe", error); !error)
     if (const fs::path found = search(program.parent_path()); !found.empty()) return found;
   return search(fs::current_path(error));
+}
+
+std::vector<std::string> task_names() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(task_folder(), error))
+    if (const fs::path& file = entry.path();
+        file.extension() == ".yaml" && !file.stem().string().starts_with('_'))
+      names.push_back(file.stem().string());
+  std::ranges::sort(names);
+  return names;
 }
 
 TaskList read_tasks(const TaskSources& sources) {

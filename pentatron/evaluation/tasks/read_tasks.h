@@ -24,6 +24,8 @@ TaskList read_tasks(const TaskSources& sources);
 
 /// The folder of tasks that come with pentatron; empty if it is not there.
 std::filesystem::path task_folder();
+/// Their names.
+std::vector<std::string> task_names();
 
 /// A YAML file as JSON: words without quotes are values (null, true, 3, 0.5) as in YAML 1.1. Tags,
 /// anchors and aliases are refused: a task runs no code.
