@@ -248,6 +248,8 @@ int evaluate(EvaluateArguments& a) {
     keys.emplace_back("tokenizer.path");
     const auto source = checkpoint::open_model(a.model);
     base.model = source->config().without_mtp(); // so that no tokenizer decides its vocabulary
+    if (models::model_spec(base.model).losses.empty()) // which the keys of a run must have
+      base.model.head = models::ModelHead::kMaskedLm;
     base.train.seq_length = source->facts().context;
     base.dataset.type = data::DatasetType::kBatches; // of any model; none is read
   }

@@ -161,6 +161,20 @@ TEST_F(Evaluating, TakesATokenizerFromElsewhere) {
               HasSubstr("tokenizer.path=model has no effect here"));
 }
 
+/// An encoder without heads has no loss.
+TEST_F(Evaluating, HiddenStatesOfATextNeedNoHead) {
+  fs::copy(fs::path(PENTATRON_TEST_DATA) / "hf_tiny/bert_model", folder / "plain");
+  Json vocabulary = Json::object();
+  for (int i = 64; i < 127; ++i) vocabulary[std::string(1, static_cast<char>(i))] = i - 64;
+  std::ofstream(folder / "plain/tokenizer.json")
+      << Json{{"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", Json::array()}}},
+              {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+              {"decoder", {{"type", "ByteLevel"}}}};
+  run("evaluate plain --text abab --hidden-out hidden.safetensors 2>/dev/null");
+  const SafetensorsFile hidden(folder / "hidden.safetensors");
+  EXPECT_THAT(hidden.at("last_hidden_state").shape, testing::ElementsAre(1, 4, testing::Gt(1)));
+}
+
 TEST_F(Evaluating, TellsFilesThatCountTwiceAndThoseLeftOut) {
   fs::create_directory(folder / "texts");
   std::ofstream(folder / "texts/a.txt") << "abab";

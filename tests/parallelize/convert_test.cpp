@@ -118,6 +118,24 @@ void expect_same_tensors(const fs::path& before, const fs::path& after) {
   }
 }
 
+/// transformers writes one with add_pooling_layer=False; config.json is the same as with it.
+TEST_F(Convert, AnEncoderMayLackThePooler) {
+  for (const char* name : {"bert_model", "roberta_model"}) {
+    const fs::path source = decorated(name, at::kFloat);
+    std::map<std::string, at::Tensor> tensors;
+    const SafetensorsFile file(source / "model.safetensors");
+    for (const auto& [tensor, entry] : file.tensors())
+      if (!tensor.starts_with("pooler.")) tensors[tensor] = to_tensor(entry).clone();
+    EXPECT_EQ(tensors.size() + 2, file.tensors().size());
+    write_tensors(source / "model.safetensors", tensors);
+    EXPECT_FALSE(open_model(source.string())->config().pooler);
+    convert(source, name, ModelFormat::kPentatron);
+    convert(folder / name, std::string(name) + "_back", ModelFormat::kHuggingFace);
+    expect_same_tensors(source, folder / (std::string(name) + "_back"));
+    fs::remove_all(source);
+  }
+}
+
 TEST_F(Convert, LayersOfMultiTokenPredictionAreThoseOfTheFiles) {
   const auto tensors_of = [](const fs::path& model) {
     const SafetensorsFile file(model / "model.safetensors");

@@ -121,6 +121,7 @@ using Differences = std::vector<config::Difference>;
 Differences lost_keys(const ModelConfig& wanted, const Json& json, const Family& family) {
   ModelConfig found = parse_hf_config(json, "config.json").config;
   if (family.depths_key != nullptr) found.mtp_num_layers = wanted.mtp_num_layers;
+  found.pooler = wanted.pooler; // told by the tensors, not by config.json
   return config::diff(normalised(wanted), normalised(found));
 }
 
