@@ -77,7 +77,11 @@ void sync_path(const fs::path& path) {
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), aside_(name_aside(target_)) {
   std::error_code ignored;
   if (fs::is_directory(target_, ignored)) fail("written", target_, EISDIR);
-  descriptor_ = ::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const auto create = [&] {
+    return ::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  };
+  // A killed process, which in a container had the same number, may have left its file.
+  while ((descriptor_ = create()) < 0 && errno == EEXIST) aside_ = name_aside(target_);
   if (descriptor_ < 0) fail("created", target_, errno);
 }
 
@@ -162,14 +166,18 @@ fs::path create_aside(const fs::path& target, std::optional<FolderLock>& lock) {
   std::error_code error;
   fs::path aside;
   do { // until no other process has taken it for one that was left behind
+    lock.reset();
     aside = name_aside(target);
     const fs::path folder = parent_of(aside);
     fs::create_directories(folder, error);
     if (error) fail("created", folder, error.value());
     remove_left_behind(folder, (target.has_filename() ? target : target.parent_path()).filename());
-    if (::mkdir(aside.c_str(), 0777) != 0) fail("created", aside, errno);
+    if (::mkdir(aside.c_str(), 0777) != 0) {
+      if (errno == EEXIST) continue; // of a killed process with this number, without locks
+      fail("created", aside, errno);
+    }
     lock.emplace(aside);
-  } while (!fs::exists(aside, error));
+  } while (!lock || !fs::exists(aside, error));
   return aside;
 }
 

@@ -144,7 +144,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "model.num_layers=1e20 is out of range: it must be >= "
                 "1, <= 1000",
                 "model.num_layers=12"},
-        BadCase{"model: {num_layers: 1e17}", "num_layers=1e17 is out of range", "num_layers=12"},
+        BadCase{"model: {num_layers: 1e17}", "num_layers=1e17 is out of range",
+                "model.num_layers=12"},
         BadCase{"model: {vocab_size: 1e20}",
                 "it must be >= -9223372036854775808, multiple of 64, "
                 "<= 9223372036854775807",

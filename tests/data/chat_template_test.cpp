@@ -36,6 +36,42 @@ TEST(ChatTemplate, KnowsThatThereAreNoTools) {
   EXPECT_EQ(text_of_template(source, {{"tools", {1}}}), "TrueFalseTrue");
 }
 
+std::string repeated(const char* text, int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+/// Formats cut and pad characters, not bytes.
+TEST(ChatTemplate, FormatsKeepCharactersWhole) {
+  EXPECT_EQ(text_of_template("{{ '%.1s|%5s|%-5s|' % ('\u00e9a', '\u00e9', '\u00e9') }}",
+                             OrderedJson::object()),
+            "\u00e9|    \u00e9|\u00e9    |");
+}
+
+TEST(ChatTemplate, RefusesWhatHasNoBounds) {
+  for (const auto& [source, why] : std::vector<std::pair<std::string, const char*>>{
+           {"{{ '%.1000000000d' % 1 }}", "not supported"},
+           {"{{ '%10000s' % 1 }}", "not supported"},
+           {"{{ '%x' % -1 }}", "negative"},
+           {"{{ 'a'.ljust(100000, 'xy') }}", "one character"},
+           {"{% set n = namespace(f=0) %}{% for i in range(99999) %}{% set n.f = [n.f].index %}"
+            "{% endfor %}",
+            "too deep"},
+           {"{% set x = 1 %}" + repeated("{% set x = [x] %}", 50'000), "too deep"},
+           {"{% set x = 1 %}" + repeated("{% set x = [x, x] %}", 40) + "{{ x }}", "too large"},
+           {"{% set n = namespace() %}{% set n.f = {'a': n}.items %}", "part of itself"},
+           {"{% for i in [1] %}{% filter upper %}{% break %}{% endfilter %}{% endfor %}",
+            "outside of a loop"},
+           {"{% set n = namespace() %}{% for i in [1] %}{% set n.c = loop.changed %}{% endfor %}"
+            "{{ n.c(1) }}",
+            "after its loop"},
+           {"\xF0", "not UTF-8"}})
+    EXPECT_THAT(message_of([&] { text_of_template(source, OrderedJson::object()); }),
+                HasSubstr(why))
+        << source.substr(0, 80);
+}
+
 constexpr const char* kDated = "{% if strftime_now is defined %}{% set day = strftime_now('%d %b "
                                "%Y, %A') %}{% else %}{% set day = '26 Jul 2024' %}{% endif %}{{ "
                                "day }}";

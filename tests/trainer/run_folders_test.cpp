@@ -277,11 +277,12 @@ TEST_F(RunFoldersTest, AStartThatFailedDoesNotBlockTheNext) {
   const std::vector<std::string> keys = {"dataset.on_bad_input=skip"};
   std::vector<std::string> failing = keys;
   failing.push_back(load("nothing"));
-  EXPECT_THAT(error_of([&] { test::run(config("a", "ck", failing)); }), HasSubstr("no checkpoint"));
+  EXPECT_THAT(error_of([&] { test::run(config("a", "ck", failing)); }),
+              HasSubstr("does not exist"));
   for (const char* folder : {"a", "ck"}) EXPECT_FALSE(fs::exists(scratch / folder)) << folder;
   fs::create_directory(scratch / "a"); // of the user
   EXPECT_THAT(error_of([&] { test::run(config("a", "b/c", failing)); }),
-              HasSubstr("no checkpoint"));
+              HasSubstr("does not exist"));
   EXPECT_TRUE(fs::is_empty(scratch / "a"));
   EXPECT_FALSE(fs::exists(scratch / "b"));
   test::run(config("a", "ck", keys));

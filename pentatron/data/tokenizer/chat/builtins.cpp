@@ -152,7 +152,7 @@ Value member_of(const Value& value, std::string_view name, Access access) {
   const Value* found = dict == nullptr ? nullptr : find_member(*dict, std::string(name));
   const bool method = !value.is_namespace && has_method(value, name);
   if (found != nullptr && !(method && access == Access::kDot)) return *found;
-  if (method) return Function{.name = std::string(name), .self = std::make_shared<Value>(value)};
+  if (method) return make_method(std::string(name), value);
   return Undefined{std::string(name)};
 }
 

@@ -181,8 +181,7 @@ class Interpreter {
     if (dict == nullptr || !object.is_namespace)
       fail(node, "sets a member of something that is not a namespace");
     // Part of itself, it would never be freed.
-    if (value.is_namespace || value.list() != nullptr || value.dict() != nullptr)
-      check_acyclic(node, value, dict->get(), 0);
+    check_acyclic(node, value, dict->get(), 0);
     const std::string key = name.substr(dot + 1);
     for (auto& [known, held] : **dict) {
       if (*known.string() == key) {
@@ -193,8 +192,12 @@ class Interpreter {
     (*dict)->emplace_back(key, value);
   }
 
-  static void check_acyclic(const Node& node, const Value& value, const Dict* within, int depth) {
+  void check_acyclic(const Node& node, const Value& value, const Dict* within, int depth) {
     if (depth > 32) fail(node, "nests values too deep");
+    if (const Function* function = value.get<Function>(); function != nullptr && function->self)
+      check_acyclic(node, *function->self, within, depth + 1);
+    if (value.dict() == nullptr && value.list() == nullptr) return;
+    if (++steps_ > kMaxSteps) fail(node, "takes too many steps");
     if (const Dict* dict = value.dict()) {
       if (dict == within) fail(node, "makes a namespace part of itself");
       for (const auto& [key, item] : *dict) check_acyclic(node, item, within, depth + 1);
@@ -220,18 +223,19 @@ class Interpreter {
     }
     if (items.empty() && node.children[3] != nullptr) execute(*node.children[3]);
     const auto count = static_cast<int64_t>(items.size());
-    const auto seen = std::make_shared<Value>(); // by loop.changed
+    seen_.emplace_back();
     for (int64_t i = 0; i < count; ++i) {
       scopes_.emplace_back();
       assign(node, items[static_cast<size_t>(i)]);
-      scopes_.back()["loop"] = loop_value(items, i, seen);
+      scopes_.back()["loop"] = loop_value(items, i);
       const Flow flow = execute(*node.children[2]);
       scopes_.pop_back();
       if (flow == Flow::kBreak) break;
     }
+    seen_.pop_back();
   }
 
-  static Value loop_value(const List& items, int64_t i, const std::shared_ptr<Value>& seen) {
+  Value loop_value(const List& items, int64_t i) const {
     const auto count = static_cast<int64_t>(items.size());
     Dict loop = {{"index", i + 1},
                  {"index0", i},
@@ -242,8 +246,8 @@ class Interpreter {
                  {"revindex0", count - i - 1},
                  {"depth", int64_t{1}}, // loops are not recursive
                  {"depth0", int64_t{0}},
-                 {"cycle", Function{.name = kCycle, .self = std::make_shared<Value>(i)}},
-                 {"changed", Function{.name = kChanged, .self = seen}}};
+                 {"cycle", make_method(kCycle, i)},
+                 {"changed", make_method(kChanged, std::ssize(seen_) - 1)}};
     if (i > 0) loop.emplace_back("previtem", items[static_cast<size_t>(i - 1)]);
     if (i + 1 < count) loop.emplace_back("nextitem", items[static_cast<size_t>(i + 1)]);
     return make_dict(std::move(loop));
@@ -407,8 +411,11 @@ class Interpreter {
         return given.values[i % given.values.size()];
       }
       if (function->name == kChanged) {
-        const Value last = std::exchange(*function->self, make_list(given.values));
-        return !equal(last, *function->self);
+        const auto loop = static_cast<size_t>(*function->self->get<int64_t>());
+        if (loop >= seen_.size()) throw DataError("loop.changed is called after its loop");
+        const Value last = std::exchange(seen_[loop], make_list(given.values));
+        steps_ += last.nodes;
+        return !equal(last, seen_[loop]);
       }
       if (function->self != nullptr) return call_method(*function->self, function->name, given);
       if (function->name == "range") return range(node, given);
@@ -485,6 +492,7 @@ class Interpreter {
     for (size_t i = 0; i < node.names.size(); ++i) {
       Value right = evaluate(*node.children[i + 1]);
       const std::string& op = node.names[i];
+      steps_ += std::min(left.nodes, right.nodes);
       const bool holds = located(node, [&] {
         if (op == "==") return equal(left, right);
         if (op == "!=") return !equal(left, right);
@@ -573,6 +581,7 @@ class Interpreter {
   }
 
   std::vector<Scope> scopes_;
+  std::vector<Value> seen_; ///< by loop.changed, for each loop around a statement
   bool strict_;
   const std::tm* now_; ///< for strftime_now; null: it is not defined
   std::string out_;

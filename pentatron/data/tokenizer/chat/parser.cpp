@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/text.h"
 #include "pentatron/data/tokenizer/chat/lexer.h"
 
 namespace pentatron::data::tokenizer::chat {
@@ -101,6 +102,13 @@ class Parser {
       }
     }
   }
+  /// Statements whose text becomes a value: loops around them are not theirs.
+  NodePtr captured(std::string_view end) {
+    const int loops = std::exchange(loops_, 0);
+    NodePtr body = block({end});
+    loops_ = loops;
+    return body;
+  }
   /// {% name %} that ends a block.
   void end(std::string_view word) {
     expect(TokenKind::kBeginBlock);
@@ -117,6 +125,7 @@ class Parser {
     if (word == "with") return with_statement();
     if (word == "filter") return filter_block();
     if (word == "break" || word == "continue") {
+      if (loops_ == 0) fail(fmt::format("has a '{}' outside of a loop", word));
       expect(TokenKind::kEndBlock);
       return make(word == "break" ? NodeKind::kBreak : NodeKind::kContinue);
     }
@@ -161,7 +170,9 @@ class Parser {
     node->children.push_back(accept("if") ? expression() : nullptr);
     if (is_name("recursive")) fail("has a recursive loop, which is not supported");
     expect(TokenKind::kEndBlock);
+    ++loops_;
     node->children.push_back(block({"else", "endfor"}));
+    --loops_;
     expect(TokenKind::kBeginBlock);
     if (accept("else")) {
       expect(TokenKind::kEndBlock);
@@ -190,7 +201,7 @@ class Parser {
     if (node->names.size() != 1) fail("has no '=' where one is needed");
     node->kind = NodeKind::kSetBlock;
     expect(TokenKind::kEndBlock);
-    node->children.push_back(block({"endset"}));
+    node->children.push_back(captured("endset"));
     end("endset");
     return node;
   }
@@ -213,7 +224,7 @@ class Parser {
   NodePtr filter_block() {
     NodePtr value = filters(one_filter(make(NodeKind::kCapture)));
     expect(TokenKind::kEndBlock);
-    NodePtr body = block({"endfilter"});
+    NodePtr body = captured("endfilter");
     end("endfilter");
     Node* capture = value.get();
     while (capture->kind != NodeKind::kCapture) capture = capture->children[0].get();
@@ -231,7 +242,7 @@ class Parser {
       defaults.push_back(accept("=") ? expression() : nullptr);
     }
     expect(TokenKind::kEndBlock);
-    node->children.push_back(block({"endmacro"}));
+    node->children.push_back(captured("endmacro"));
     end("endmacro");
     for (NodePtr& value : defaults) node->children.push_back(std::move(value));
     return node;
@@ -486,6 +497,7 @@ class Parser {
   std::vector<Token> tokens_;
   size_t at_ = 0;
   int depth_ = 0;
+  int loops_ = 0; ///< around a statement
 };
 
 } // namespace
@@ -494,6 +506,7 @@ NodePtr parse(std::string_view source, const TemplateRules& rules) {
   if (source.size() > kMaxBytes)
     raise<DataError>("a chat template of {} bytes is longer than the limit of {}", source.size(),
                      kMaxBytes);
+  if (!is_utf8(source)) throw DataError("the chat template is not UTF-8");
   return Parser(source, rules).run();
 }
 

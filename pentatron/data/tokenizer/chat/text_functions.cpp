@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/white_space.h"
@@ -57,6 +58,7 @@ Value padded(const std::string& text, std::string_view name, const Arguments& ar
   const int64_t width = integer_of(&needed(arguments, 0, "width", name), 0, name);
   const Value* given = arguments.find(1, "fillchar");
   const std::string fill = name == "zfill" ? "0" : given == nullptr ? " " : string_of(*given, name);
+  if (length(Value(fill)) != 1) throw DataError("a text is filled up with one character");
   if (width > 100'000) raise<DataError>("{} to {} characters", name, width);
   const int64_t missing = std::max<int64_t>(0, width - length(Value(text)));
   const int64_t left = name == "ljust"    ? 0
@@ -136,6 +138,20 @@ std::string brace_format(const std::string& text, const Arguments& arguments) {
     check_length(out);
   }
   return out;
+}
+
+/// %-8.3s: at most 3 characters, and spaces up to 8.
+std::string in_field(const std::string& text, const std::string& flags, const std::string& width,
+                     const std::string& precision) {
+  size_t end = text.size();
+  if (!precision.empty()) {
+    int64_t left = std::strtoll(precision.c_str() + 1, nullptr, 10);
+    for (end = 0; end < text.size() && left > 0; --left) end += utf8_length(text[end]);
+  }
+  const std::string shown = text.substr(0, end);
+  const int64_t missing = std::strtoll(width.c_str(), nullptr, 10) - length(Value(shown));
+  const std::string pad(static_cast<size_t>(std::max<int64_t>(0, missing)), ' ');
+  return flags.find('-') != std::string::npos ? shown + pad : pad + shown;
 }
 
 template <class T> std::string printed(const std::string& format, T value) {
@@ -313,26 +329,29 @@ std::string percent_format(const std::string& text, const Arguments& arguments) 
       out += text[i];
       continue;
     }
-    const size_t flags = text.find_first_not_of("-+ 0#", i + 1);
+    const size_t flags = std::min(text.find_first_not_of("-+ 0", i + 1), text.size());
     const size_t width = std::min(text.find_first_not_of("0123456789", flags), text.size());
     size_t end = width;
-    if (end < text.size() && text[end] == '.') end = text.find_first_not_of("0123456789", end + 1);
+    if (end < text.size() && text[end] == '.')
+      end = std::min(text.find_first_not_of("0123456789", end + 1), text.size());
     const char kind = end < text.size() ? text[end] : '\0';
+    constexpr size_t kMostDigits = 4; // of a width or precision
     if (kind == '%') {
       out += '%';
-    } else if (std::string_view("srdixoefg").find(kind) == std::string_view::npos || end - i > 20 ||
-               width - flags > 4) {
+    } else if (std::string_view("srdixoefg").find(kind) == std::string_view::npos ||
+               flags - i > kMostDigits || width - flags > kMostDigits ||
+               end - width > kMostDigits + 1) {
       throw DataError("a format with % is not supported");
     } else {
       if (next >= arguments.values.size()) throw DataError("a format with % lacks a value");
       const Value& value = arguments.values[next++];
-      std::string one = text.substr(i, end - i);
+      const std::string one = text.substr(i, end - i);
       int64_t integer = 0;
       double real = 0;
       if (kind == 's' || kind == 'r') {
-        const std::string shown =
-            kind == 'r' && value.string() != nullptr ? repr(value) : to_text(value);
-        out += printed(one + 's', shown.c_str());
+        out +=
+            in_field(kind == 'r' ? repr(value) : to_text(value), text.substr(i + 1, flags - i - 1),
+                     text.substr(flags, width - flags), text.substr(width, end - width));
       } else if (std::string_view("efg").find(kind) != std::string_view::npos) {
         if (!to_real(value, real))
           raise<DataError>("%{} needs a number, not {}", kind, type_name(value));
@@ -343,6 +362,8 @@ std::string percent_format(const std::string& text, const Arguments& arguments) 
           integer = static_cast<int64_t>(*fraction);
         else if (!to_integer(value, integer))
           raise<DataError>("%{} needs a number, not {}", kind, type_name(value));
+        if (integer < 0 && (kind == 'x' || kind == 'o'))
+          raise<DataError>("%{} of a negative number is not supported", kind);
         out += printed(one + "l" + (kind == 'i' ? 'd' : kind), integer);
       }
     }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/text.h"
 #include "pentatron/data/tokenizer/unicode.h"
 
 namespace pentatron::data::tokenizer::chat {
@@ -13,9 +14,22 @@ namespace pentatron::data::tokenizer::chat {
 namespace {
 
 constexpr int kMaxValueDepth = 64;
+constexpr int64_t kMaxNodes = 1'000'000;
+constexpr size_t kMaxText = size_t{16} << 20;
 
 void check_depth(int depth) {
   if (depth > kMaxValueDepth) throw DataError("a value of the chat template is nested too deep");
+}
+
+void check_text(const std::string& text) {
+  if (text.size() > kMaxText) throw DataError("a value of the chat template is too long");
+}
+
+void contain(Value& outer, const Value& inner) {
+  outer.depth = std::max(outer.depth, inner.depth + 1);
+  outer.nodes += inner.nodes;
+  check_depth(outer.depth);
+  if (outer.nodes > kMaxNodes) throw DataError("a value of the chat template is too large");
 }
 
 std::string real_text(double d) {
@@ -50,16 +64,41 @@ std::string repr(const Value& v, int depth) {
   if (const std::string* text = v.string()) return quoted(*text);
   std::string out;
   if (const List* list = v.list()) {
-    for (const Value& item : *list) out += (out.empty() ? "" : ", ") + repr(item, depth + 1);
+    for (const Value& item : *list) {
+      out += (out.empty() ? "" : ", ") + repr(item, depth + 1);
+      check_text(out);
+    }
     if (v.is_tuple) return "(" + out + (list->size() == 1 ? ",)" : ")");
     return "[" + out + "]";
   }
   if (const Dict* dict = v.dict()) {
-    for (const auto& [key, item] : *dict)
+    for (const auto& [key, item] : *dict) {
       out += (out.empty() ? "" : ", ") + repr(key, depth + 1) + ": " + repr(item, depth + 1);
+      check_text(out);
+    }
     return "{" + out + "}";
   }
   return to_text(v);
+}
+
+Value make_list(List list) {
+  auto items = std::make_shared<List>(std::move(list));
+  Value made(items);
+  for (const Value& item : *items) contain(made, item);
+  return made;
+}
+
+Value make_dict(Dict dict) {
+  auto members = std::make_shared<Dict>(std::move(dict));
+  Value made(members);
+  for (const auto& [key, value] : *members) contain(made, value);
+  return made;
+}
+
+Value make_method(std::string name, const Value& self) {
+  Value made(Function{.name = std::move(name), .self = std::make_shared<Value>(self)});
+  contain(made, self);
+  return made;
 }
 
 Value from_json(const nlohmann::ordered_json& json) {
@@ -76,6 +115,8 @@ Value from_json(const nlohmann::ordered_json& json) {
   case Type::number_float:
     return json.get<double>();
   case Type::string:
+    if (!is_utf8(json.get_ref<const std::string&>()))
+      throw DataError("a text for the chat template is not UTF-8");
     return json.get<std::string>();
   case Type::array: {
     List list;
@@ -188,8 +229,10 @@ std::string to_json(const Value& v, const JsonStyle& style, int depth) {
   std::string out;
   if (const List* list = v.list()) {
     if (list->empty()) return "[]";
-    for (const Value& item : *list)
+    for (const Value& item : *list) {
       out += (out.empty() ? "" : style.item) + line(depth + 1) + to_json(item, style, depth + 1);
+      check_text(out);
+    }
     return "[" + out + line(depth) + "]";
   }
   if (const Dict* dict = v.dict()) {
@@ -204,6 +247,7 @@ std::string to_json(const Value& v, const JsonStyle& style, int depth) {
       out += (out.empty() ? "" : style.item) + line(depth + 1) +
              quoted(text != nullptr ? *text : to_json(member->first, style, depth + 1)) +
              style.key + to_json(member->second, style, depth + 1);
+      check_text(out);
     }
     return "{" + out + line(depth) + "}";
   }

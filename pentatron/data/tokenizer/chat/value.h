@@ -36,6 +36,8 @@ struct Value {
       data;
   bool is_namespace = false; ///< a dictionary whose members may be set
   bool is_tuple = false;     ///< a list that prints with round brackets
+  int32_t depth = 0;         ///< how deep lists, dictionaries and methods are in each other
+  int64_t nodes = 1;         ///< values in it; what occurs twice counts twice
 
   Value() = default;
   template <class T>
@@ -57,16 +59,15 @@ struct Value {
   }
 };
 
-inline Value make_list(List list) {
-  return Value(std::make_shared<List>(std::move(list)));
-}
+/// These throw DataError for what is nested too deep or has too many values.
+Value make_list(List list);
+Value make_dict(Dict dict);
+/// A method of `self`.
+Value make_method(std::string name, const Value& self);
 inline Value make_tuple(List list) {
   Value v = make_list(std::move(list));
   v.is_tuple = true;
   return v;
-}
-inline Value make_dict(Dict dict) {
-  return Value(std::make_shared<Dict>(std::move(dict)));
 }
 
 Value from_json(const nlohmann::ordered_json& json);
