@@ -57,28 +57,14 @@ struct Synonym {
 };
 constexpr Synonym kSynonyms[] = {
     {"gpu", "auto"}, // which takes one that is there
-    {"nvidia", "auto"},
-    {"bfloat16", "bf16"},
-    {"half", "fp16"},
-    {"float16", "fp16"},
-    {"half", "bf16"}, // the 16-bit type where there is no fp16
-    {"float16", "bf16"},
-    {"fp16", "bf16"},
-    {"float", "fp32"},
-    {"float32", "fp32"},
-    {"single", "fp32"},
-    {"double", "fp64"},
-    {"float64", "fp64"},
-    {"gelunew", "gelutanh"},
-    {"gelupytorchtanh", "gelutanh"},
-    {"gelufast", "gelutanh"},
-    {"gelupython", "gelu"},
-    {"relu2", "squaredrelu"},
-    {"swish", "silu"},
-    {"rotary", "rope"},
-    {"inversesqrt", "inversesquareroot"},
-    {"true", "on"},
-    {"false", "off"},
+    {"nvidia", "auto"},       {"bfloat16", "bf16"},    {"half", "fp16"},
+    {"float16", "fp16"},      {"half", "bf16"}, // the 16-bit type where there is no fp16
+    {"float16", "bf16"},      {"fp16", "bf16"},        {"float", "fp32"},
+    {"float32", "fp32"},      {"single", "fp32"},      {"double", "fp64"},
+    {"float64", "fp64"},      {"gelunew", "gelutanh"}, {"gelupytorchtanh", "gelutanh"},
+    {"gelufast", "gelutanh"}, {"gelupython", "gelu"},  {"relu2", "squaredrelu"},
+    {"swish", "silu"},        {"rotary", "rope"},      {"inversesqrt", "inversesquareroot"},
+    {"true", "on"},           {"false", "off"},
 };
 
 /// Whether all words of `part`, at least two, are words of `text` in the same order.

@@ -77,7 +77,8 @@ void check_adapters(const Config& config, config::Violations& violations) {
   const auto plain = std::ranges::find_if(
       modules, [](const auto& one) { return one.module.experts > 0 || one.module.token_wise; });
   if (plain == modules.end()) return;
-  const char* const what = plain->module.experts > 0 ? "experts" : "routers, gates and projections to latents";
+  const char* const what =
+      plain->module.experts > 0 ? "experts" : "routers, gates and projections to latents";
   if (peft.type == checkpoint::AdapterType::kDora)
     violations.add("peft.type",
                    fmt::format("{} is not supported for {} ({} in peft.target_modules)", type, what,
