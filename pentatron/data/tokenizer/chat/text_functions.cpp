@@ -14,10 +14,6 @@ namespace pentatron::data::tokenizer::chat {
 
 namespace {
 
-void check_length(const std::string& text) {
-  if (text.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
-}
-
 bool is_letter(char32_t c) {
   return (char_tables().flags[c] & kLetter) != 0;
 }
@@ -243,7 +239,7 @@ std::string replace(const std::string& text, const std::string& from, const std:
   for (size_t at = text.find(from); at != std::string::npos && count != 0; --count) {
     out.append(text, done, at - done);
     out += to;
-    if (out.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
+    check_length(out);
     done = at + from.size();
     at = text.find(from, done);
   }
@@ -278,7 +274,7 @@ std::string join(const List& items, const std::string& separator) {
   for (size_t i = 0; i < items.size(); ++i) {
     if (i != 0) out += separator;
     out += to_text(items[i]);
-    if (out.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
+    check_length(out);
   }
   return out;
 }
@@ -302,7 +298,7 @@ std::string indent(const std::string& text, const Arguments& arguments) {
     if (padded) out += pad;
     out.append(text, begin, end - begin);
     if (end < text.size()) out += '\n';
-    if (out.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
+    check_length(out);
     begin = end + 1;
   }
   return out;

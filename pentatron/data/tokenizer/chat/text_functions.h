@@ -11,9 +11,6 @@
 
 namespace pentatron::data::tokenizer::chat {
 
-/// Larger values are refused.
-inline constexpr size_t kMaxValueBytes = size_t{16} << 20;
-
 struct Arguments {
   std::vector<Value> values; ///< by position
   std::vector<std::pair<std::string, Value>> named;

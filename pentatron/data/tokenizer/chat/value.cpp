@@ -15,14 +15,9 @@ namespace {
 
 constexpr int kMaxValueDepth = 64;
 constexpr int64_t kMaxNodes = 1'000'000;
-constexpr size_t kMaxText = size_t{16} << 20;
 
 void check_depth(int depth) {
   if (depth > kMaxValueDepth) throw DataError("a value of the chat template is nested too deep");
-}
-
-void check_text(const std::string& text) {
-  if (text.size() > kMaxText) throw DataError("a value of the chat template is too long");
 }
 
 void contain(Value& outer, const Value& inner) {
@@ -66,7 +61,7 @@ std::string repr(const Value& v, int depth) {
   if (const List* list = v.list()) {
     for (const Value& item : *list) {
       out += (out.empty() ? "" : ", ") + repr(item, depth + 1);
-      check_text(out);
+      check_length(out);
     }
     if (v.is_tuple) return "(" + out + (list->size() == 1 ? ",)" : ")");
     return "[" + out + "]";
@@ -74,11 +69,15 @@ std::string repr(const Value& v, int depth) {
   if (const Dict* dict = v.dict()) {
     for (const auto& [key, item] : *dict) {
       out += (out.empty() ? "" : ", ") + repr(key, depth + 1) + ": " + repr(item, depth + 1);
-      check_text(out);
+      check_length(out);
     }
     return "{" + out + "}";
   }
   return to_text(v);
+}
+
+void check_length(const std::string& text) {
+  if (text.size() > kMaxValueBytes) throw DataError("a string of the chat template is too long");
 }
 
 Value make_list(List list) {
@@ -231,7 +230,7 @@ std::string to_json(const Value& v, const JsonStyle& style, int depth) {
     if (list->empty()) return "[]";
     for (const Value& item : *list) {
       out += (out.empty() ? "" : style.item) + line(depth + 1) + to_json(item, style, depth + 1);
-      check_text(out);
+      check_length(out);
     }
     return "[" + out + line(depth) + "]";
   }
@@ -247,7 +246,7 @@ std::string to_json(const Value& v, const JsonStyle& style, int depth) {
       out += (out.empty() ? "" : style.item) + line(depth + 1) +
              quoted(text != nullptr ? *text : to_json(member->first, style, depth + 1)) +
              style.key + to_json(member->second, style, depth + 1);
-      check_text(out);
+      check_length(out);
     }
     return "{" + out + line(depth) + "}";
   }

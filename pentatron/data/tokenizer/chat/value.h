@@ -59,6 +59,11 @@ struct Value {
   }
 };
 
+/// Longer strings are refused.
+inline constexpr size_t kMaxValueBytes = size_t{16} << 20;
+/// Throws DataError for a longer string.
+void check_length(const std::string& text);
+
 /// These throw DataError for what is nested too deep or has too many values.
 Value make_list(List list);
 Value make_dict(Dict dict);
