@@ -31,7 +31,8 @@ if(PENTATRON_SANITIZE)
 else()
   target_compile_options(
     pentatron_options
-    INTERFACE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3>
+    INTERFACE # a property of tests, which are not optimised: PentatronTest.cmake
+              $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>,$<NOT:$<BOOL:$<TARGET_PROPERTY:PENTATRON_PLAIN_CODE>>>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3>
               $<$<COMPILE_LANGUAGE:CXX>:-fstack-clash-protection>)
 endif()
 
@@ -59,6 +60,8 @@ if(PENTATRON_PCH)
     pentatron_precompiled(pentatron_pch_plain_test ${PROJECT_SOURCE_DIR}/cmake/pch_plain_test.h pentatron_test_options)
     pentatron_precompiled(pentatron_pch_torch_test ${PROJECT_SOURCE_DIR}/cmake/pch_torch_test.h pentatron_test_options
                           LibTorch::cpu)
+    pentatron_precompiled(pentatron_pch_kernels_test ${PROJECT_SOURCE_DIR}/cmake/pch_plain_test.h pentatron_test_options)
+    set_target_properties(pentatron_pch_plain_test pentatron_pch_torch_test PROPERTIES PENTATRON_PLAIN_CODE ${PENTATRON_PLAIN_TESTS})
   endif()
 endif()
 

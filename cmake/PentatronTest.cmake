@@ -3,11 +3,16 @@
 # What a test runs under: waiting threads sleep, because tests share the cores; measured kernels are kept in the build folder.
 set(PENTATRON_TEST_ENVIRONMENT OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=1 XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache)
 
-# What tests compile with: the code under test is optimised, its tests need not be.
+# What tests compile with: the code under test is optimised, its tests need not be, and g++ takes two thirds of the time. Those of
+# kernels have intrinsics, which need it, and compare with sums in double.
+string(COMPARE EQUAL "${CMAKE_BUILD_TYPE}" Release PENTATRON_PLAIN_TESTS)
 add_library(pentatron_test_options INTERFACE)
 target_link_libraries(pentatron_test_options INTERFACE pentatron_options LibTorch::openmp GTest::gmock)
 # At -O1 g++ 12 takes std::string's copies for overruns (GCC bugs 105329 and 105651).
-target_compile_options(pentatron_test_options INTERFACE $<$<CONFIG:Release>:-O1> -Wno-array-bounds -Wno-stringop-overflow -Wno-restrict)
+target_compile_options(
+  pentatron_test_options
+  INTERFACE $<$<CONFIG:Release>:$<IF:$<BOOL:$<TARGET_PROPERTY:PENTATRON_PLAIN_CODE>>,-O0,-O1>> -Wno-array-bounds -Wno-stringop-overflow
+            -Wno-restrict)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(pentatron_test_options INTERFACE -fno-tree-pta) # 7 % of the time of g++ -O1
 endif()
@@ -18,8 +23,21 @@ if(PENTATRON_TESTS)
   target_include_directories(pentatron_test_main PRIVATE ${PROJECT_SOURCE_DIR})
 endif()
 
+# Tests that start the program many times run under this command and these variables: tests/support/prepared/README.md. The
+# variables are those that the launcher sets (pentatron/main.cpp), too.
+if(PENTATRON_SANITIZE)
+  set(PENTATRON_PREPARED_PROGRAM ${CMAKE_BINARY_DIR}/pentatron)
+  set(PENTATRON_PREPARED_LAUNCHER "")
+  set(PENTATRON_PREPARED_VARIABLES "")
+else()
+  set(PENTATRON_PREPARED_PROGRAM ${CMAKE_BINARY_DIR}/prepared/pentatron)
+  set(PENTATRON_PREPARED_LAUNCHER ${CMAKE_BINARY_DIR}/pentatron-torch)
+  set(PENTATRON_PREPARED_VARIABLES LD_PRELOAD=${CMAKE_BINARY_DIR}/prepared/libprepared_program.so
+                                   MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=8589934592)
+endif()
+
 # pentatron_test(<name> HEADERS plain|torch SOURCES file... LIBRARIES target...): a GoogleTest program.
-# ctest has one entry a test suite (a process costs 0.3 s of loading torch). Tests with "Slow" in their name or suite carry
+# ctest has one entry a test suite (a process loads torch for 0.4 s). Tests with "Slow" in their name or suite carry
 # the label slow, with "Cuda" the label cuda, the rest the label fast.
 function(pentatron_test name)
   cmake_parse_arguments(arg "" "HEADERS" "SOURCES;LIBRARIES" ${ARGN})
@@ -30,8 +48,14 @@ function(pentatron_test name)
   endif()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE PENTATRON_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+  set(precompiled ${arg_HEADERS})
+  if(name STREQUAL "kernels_test")
+    set(precompiled kernels)
+  else()
+    set_target_properties(${name} PROPERTIES PENTATRON_PLAIN_CODE ${PENTATRON_PLAIN_TESTS})
+  endif()
   if(PENTATRON_PCH)
-    target_precompile_headers(${name} REUSE_FROM pentatron_pch_${arg_HEADERS}_test)
+    target_precompile_headers(${name} REUSE_FROM pentatron_pch_${precompiled}_test)
   endif()
   # Files of these share names in anonymous namespaces.
   set(alone config_test kernels_test nn_test comm_test comm_process_test layers_test parallel_ddp_test parallel_tensor_test parallel_pipeline_test)
@@ -47,7 +71,8 @@ set(program [[$<TARGET_FILE:${name}>]])
 set(name [[${name}]])
 set(tests_file [[${CMAKE_CURRENT_BINARY_DIR}/${name}_tests.cmake]])
 set(working_directory [[${CMAKE_BINARY_DIR}]])
-set(environment [[${PENTATRON_TEST_ENVIRONMENT}]])
+set(environment [[${PENTATRON_TEST_ENVIRONMENT};$<TARGET_PROPERTY:${name},PENTATRON_TEST_VARIABLES>]])
+set(launcher [[$<TARGET_PROPERTY:${name},PENTATRON_TEST_LAUNCHER>]])
 set(sanitized [[${PENTATRON_SANITIZE}]])
 include([[${PROJECT_SOURCE_DIR}/cmake/discover_suites.cmake]])
 ")

@@ -1,5 +1,5 @@
 # Run by ctest when it starts: writes and includes one add_test() a test suite of a GoogleTest program. The caller sets
-# program, name, tests_file, working_directory, environment and sanitized.
+# program, name, tests_file, working_directory, environment, launcher and sanitized.
 if(NOT EXISTS "${program}")
   add_test("${name}_NOT_BUILT" "${program}")
   set_tests_properties("${name}_NOT_BUILT" PROPERTIES LABELS "fast;slow")
@@ -67,7 +67,7 @@ if(NOT EXISTS "${tests_file}" OR "${program}" IS_NEWER_THAN "${tests_file}" OR "
         endif()
         set(timeout 900)
       endif()
-      string(APPEND script "add_test([==[${entry}]==] [==[${program}]==] [==[--gtest_filter=${filter}]==])\n"
+      string(APPEND script "add_test([==[${entry}]==] ${launcher} [==[${program}]==] [==[--gtest_filter=${filter}]==])\n"
              "set_tests_properties([==[${entry}]==] PROPERTIES LABELS ${label} TIMEOUT ${timeout} SKIP_RETURN_CODE 77 "
              "WORKING_DIRECTORY [==[${working_directory}]==] ENVIRONMENT [==[${environment}]==])\n")
     endforeach()

@@ -72,7 +72,7 @@ const std::vector<Command>& commands() {
       {.name = "serve",
        .arguments = "talker --port 0 kernels=order train.num_threads=1",
        .says = "serving talker at http://127.0.0.1:[0-9]*\n",
-       .before = "timeout --preserve-status -s TERM 10 env "},
+       .before = PENTATRON_TEST_DATA "/../support/until_served.sh env "},
       {.name = "convert",
        .arguments = "saved exported --format hf",
        .outputs = {"exported"},

@@ -13,11 +13,13 @@ namespace pentatron::test {
 
 class ProgramFolder : public testing::Test {
  protected:
+  /// The file of the program; a copy that starts sooner (tests/support/prepared).
+  virtual std::string program() const { return PENTATRON_PREPARED_PROGRAM; }
   /// What the program writes to standard output (and error, with `2>&1` in `arguments`).
   std::string run(const std::string& arguments, int expected_status = 0,
                   const std::string& before = "") const {
     std::string command = "cd '";
-    command += folder.string() + "' && " + before + "'" + PENTATRON_PROGRAM "' " + arguments;
+    command += folder.string() + "' && " + before + "'" + program() + "' " + arguments;
     FILE* pipe = ::popen(command.c_str(), "r");
     std::string out;
     char buffer[4096];

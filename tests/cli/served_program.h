@@ -23,6 +23,7 @@ struct Reply {
 
 class ServedProgram : public StartedProgram {
  protected:
+  std::string program() const override { return PENTATRON_PREPARED_PROGRAM; }
   void TearDown() override {
     if (child_ > 0) stop();
   }

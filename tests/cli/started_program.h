@@ -28,8 +28,11 @@ struct Result {
 
 class StartedProgram : public testing::Test {
  protected:
+  /// The file of the program; a copy that starts sooner (tests/support/prepared) where a test wants
+  /// no process of its own.
+  virtual std::string program() const { return PENTATRON_PROGRAM; }
   pid_t start(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), PENTATRON_PROGRAM);
+    arguments.insert(arguments.begin(), program());
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);

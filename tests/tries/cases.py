@@ -23,9 +23,9 @@ BATCH = f"pentatron evaluate texts --batches {LLAMA}/expected.safetensors "
 
 
 # Servers that end by themselves; the model of adapters with a tokenizer of its own.
-SERVE = "timeout --preserve-status -s TERM 6 pentatron serve talk kernels=order train.num_threads=1 --port 0 "
+SERVE = "$SOURCE/tests/support/until_served.sh pentatron serve talk kernels=order train.num_threads=1 --port 0 "
 ADAPTED_SERVER = ("cp -rL $DATA/hf_tiny/llama speaker; chmod -R u+w speaker; cp mute/tokenizer.json speaker/; "
-                  "timeout --preserve-status -s TERM 6 pentatron serve speaker kernels=order train.num_threads=1 --port 0 ")
+                  "$SOURCE/tests/support/until_served.sh pentatron serve speaker kernels=order train.num_threads=1 --port 0 ")
 TOKEN = "echo 0123456789abcdef0123 > token; chmod 600 token; "
 
 
