@@ -71,6 +71,57 @@ TEST(HfHidden, OfAModelWithoutHeadsAreThoseOfTransformers) {
   }
 }
 
+/// A folder of the model as transformers saves the class `body`, without its output layer: without
+/// `prefix` in the names of tensors, either.
+void write_without_head(const fs::path& from, const fs::path& to, const std::string& body,
+                        const std::string& prefix) {
+  Json config = read_json(from / "config.json");
+  config["architectures"] = {body};
+  std::ofstream(to / "config.json") << config;
+  std::map<std::string, at::Tensor> tensors;
+  const SafetensorsFile file(from / "model.safetensors");
+  for (const auto& [name, entry] : file.tensors())
+    if (name != "lm_head.weight")
+      tensors[name.starts_with(prefix) ? name.substr(prefix.size()) : name] =
+          checkpoint::to_tensor(entry);
+  checkpoint::write_tensors(to / "model.safetensors", tensors);
+}
+
+TEST(HfHidden, OfADecoderWithoutItsOutputLayerAreThoseOfTheWholeModel) {
+  struct Case {
+    const char *model, *body, *prefix;
+    bool tied = false;
+  };
+  for (const auto& [model, body, prefix, tied] :
+       {Case{"llama", "LlamaModel", "model."}, Case{"mixtral", "MixtralModel", "model."},
+        Case{"qwen2", "Qwen2Model", "model.", true},
+        Case{"gpt2", "GPT2Model", "transformer.", true},
+        Case{"t5_v1_1_gated", "T5Model", "", true}}) {
+    SCOPED_TRACE(body);
+    const fs::path folder = kData / "hf_tiny" / model, out = scratch("hf_body");
+    write_without_head(folder, out, body, prefix);
+    HfEvaluation options{.model = folder,
+                         .batches = folder / "expected.safetensors",
+                         .logits_out = out / "logits.safetensors",
+                         .hidden_out = out / "whole.safetensors",
+                         .dtype = Precision::kFp64,
+                         .num_threads = 2};
+    EXPECT_TRUE(evaluate_hf(options));
+    options.model = out;
+    options.hidden_out = out / "hidden.safetensors";
+    const std::string error = tied ? "" : test::error_of([&] { evaluate_hf(options); });
+    EXPECT_THAT(error, HasSubstr(tied ? "" : "lm_head.weight is missing"));
+    options.logits_out.clear();
+    EXPECT_FALSE(evaluate_hf(options)) << "no loss";
+    const SafetensorsFile hidden(out / "hidden.safetensors"), whole(out / "whole.safetensors");
+    EXPECT_EQ(hidden.tensors().size(), whole.tensors().size());
+    for (const auto& [name, entry] : whole.tensors())
+      EXPECT_TRUE(at::equal(checkpoint::to_tensor(hidden.at(name)), checkpoint::to_tensor(entry)))
+          << name;
+    fs::remove_all(out);
+  }
+}
+
 TEST(HfOutputs, ThatTheModelDoesNotGiveAreRefusedBeforeTheWork) {
   const fs::path folder = kData / "hf_tiny/bert_model", out = scratch("hf_outputs");
   const auto error = [&](HfEvaluation options) {
