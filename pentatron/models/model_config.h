@@ -33,6 +33,7 @@ struct ModelConfig {
   bool rotary_interleaved = false;
   std::optional<double> rope_local_base_freq;
   RopeScalingConfig rope_scaling;
+  RopeScalingConfig rope_local_scaling;
   Normalization normalization = Normalization::kRmsNorm;
   NormPlacement norm_placement = NormPlacement::kPre;
   double layernorm_epsilon = 1e-5;
@@ -220,10 +221,15 @@ struct ModelConfig {
             .only_for(T::kGpt, T::kBert),
         field("rope_local_base_freq", &C::rope_local_base_freq,
               "base of rotary position embeddings in layers with a sliding window; these layers "
-              "then ignore rope_scaling; default: rotary_base, with rope_scaling")
+              "then have rope_local_scaling in place of rope_scaling; default: rotary_base, with "
+              "rope_scaling")
             .positive()
             .only_for(T::kGpt, T::kBert),
         field("rope_scaling", &C::rope_scaling, "context extension for rotary position embeddings")
+            .only_for(T::kGpt, T::kBert),
+        field("rope_local_scaling", &C::rope_local_scaling,
+              "with rope_local_base_freq: context extension for rotary position embeddings in "
+              "layers with a sliding window")
             .only_for(T::kGpt, T::kBert),
         field("normalization", &C::normalization, "type of the normalization layers"),
         field("norm_placement", &C::norm_placement,

@@ -76,11 +76,12 @@ constexpr auto enum_names(PositionEmbedding) {
                     config::name(P::kRope, "rope"), config::name(P::kNone, "none")};
 }
 
-enum class RopeScalingType : uint8_t { kNone, kLinear, kLlama3, kYarn };
+enum class RopeScalingType : uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic, kLongRope };
 constexpr auto enum_names(RopeScalingType) {
   using R = RopeScalingType;
-  return std::array{config::name(R::kNone, "none"), config::name(R::kLinear, "linear"),
-                    config::name(R::kLlama3, "llama3"), config::name(R::kYarn, "yarn")};
+  return std::array{config::name(R::kNone, "none"),       config::name(R::kLinear, "linear"),
+                    config::name(R::kLlama3, "llama3"),   config::name(R::kYarn, "yarn"),
+                    config::name(R::kDynamic, "dynamic"), config::name(R::kLongRope, "longrope")};
 }
 
 enum class SoftmaxType : uint8_t { kVanilla, kOffByOne, kLearnable };

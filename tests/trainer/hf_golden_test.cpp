@@ -305,12 +305,13 @@ TEST_P(HfGolden, Bf16IsNear) {
 INSTANTIATE_TEST_SUITE_P(Families, HfGolden,
                          testing::Values("bert", "bert_masked_lm", "bert_masked_lm_untied",
                                          "bert_regression", "deepseek_v3", "deepseek_v3_yarn",
-                                         "gemma2", "gemma3_text", "glm4", "gpt2", "gpt_oss",
-                                         "gpt_oss_mxfp4", "llama", "llama3_rope_scaling_tied",
+                                         "gemma2", "gemma3_text", "gemma3_text_scaled", "glm4",
+                                         "gpt2", "gpt_oss", "gpt_oss_mxfp4", "llama",
+                                         "llama3_rope_scaling_tied", "llama_dynamic",
                                          "mistral_sliding_window", "mixtral", "olmo2", "olmoe",
-                                         "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
-                                         "roberta_classification", "roberta_masked_lm", "t5",
-                                         "t5_untied", "t5_untied_unscaled", "t5_v1_1_gated"),
+                                         "phi3", "phi3_longrope", "qwen2", "qwen2_moe", "qwen3",
+                                         "qwen3_moe", "roberta_classification", "roberta_masked_lm",
+                                         "t5", "t5_untied", "t5_untied_unscaled", "t5_v1_1_gated"),
                          [](const auto& info) { return info.param; });
 
 struct CurveCase {
