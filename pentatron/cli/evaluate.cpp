@@ -159,7 +159,7 @@ void evaluate_batch(const EvaluateArguments& a, const trainer::Config& config,
   const std::optional<trainer::Evaluation> result = trainer::evaluate_hf(batch);
   if (!result) {
     if (a.logits_out.empty() && a.hidden_out.empty())
-      raise<DataError>("{} gives no loss, because it has no labels, or the model has no output "
+      raise<DataError>("{} gives no loss, because it lacks labels, or the model has no output "
                        "layer\n  try: --hidden-out hidden.safetensors",
                        a.batches);
     return;

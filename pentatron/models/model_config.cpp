@@ -19,7 +19,8 @@ namespace pentatron::models {
 bool ModelConfig::gated() const {
   using A = ActivationFunction;
   return activation_func == A::kSwiGlu || activation_func == A::kGeGlu ||
-         activation_func == A::kGeGluTanh || activation_func == A::kQuickGeGlu;
+         activation_func == A::kGeGluTanh || activation_func == A::kQuickGeGlu ||
+         activation_func == A::kReGlu;
 }
 
 int64_t ModelConfig::ffn_size() const {
@@ -260,6 +261,12 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                    fmt::format("{}={} is not below {}={}", key("decoder_start_token"),
                                decoder_start_token, key("vocab_size"), vocab_size),
                    fmt::format("{}=0", key("decoder_start_token")));
+  }
+  if (type == ModelType::kT5 && decoder_pad_token.value_or(0) >= vocab_size) {
+    violations.add(key("decoder_pad_token"),
+                   fmt::format("{}={} is not below {}={}", key("decoder_pad_token"),
+                               *decoder_pad_token, key("vocab_size"), vocab_size),
+                   fmt::format("{}=0", key("decoder_pad_token")));
   }
   if (const bool learned = position_embedding_type == PositionEmbedding::kLearnedAbsolute;
       type == ModelType::kBert && position_offset > 0 &&

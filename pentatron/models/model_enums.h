@@ -53,7 +53,8 @@ enum class ActivationFunction : uint8_t {
   kSwiGlu,
   kGeGlu,
   kGeGluTanh,
-  kQuickGeGlu
+  kQuickGeGlu,
+  kReGlu
 };
 constexpr auto enum_names(ActivationFunction) {
   using A = ActivationFunction;
@@ -66,7 +67,8 @@ constexpr auto enum_names(ActivationFunction) {
                     config::name(A::kSwiGlu, "swiglu"),
                     config::name(A::kGeGlu, "geglu"),
                     config::name(A::kGeGluTanh, "geglu_tanh"),
-                    config::name(A::kQuickGeGlu, "quick_geglu")};
+                    config::name(A::kQuickGeGlu, "quick_geglu"),
+                    config::name(A::kReGlu, "reglu")};
 }
 
 enum class PositionEmbedding : uint8_t { kLearnedAbsolute, kRope, kNone };

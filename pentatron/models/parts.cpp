@@ -26,6 +26,7 @@ kernels::Activation kernel_activation(ActivationFunction f) {
   case A::kQuickGeGlu:
     return K::kQuickGelu;
   case A::kRelu:
+  case A::kReGlu:
     return K::kRelu;
   case A::kSquaredRelu:
     return K::kSquaredRelu;

@@ -212,13 +212,17 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   require_outputs(options, spec);
   const data::Batch read = batch_of(options, spec, config.vocab_size);
   const bool with_grads = !options.grads_out.empty();
+  // transformers' models give no loss if the labels of one of its terms are missing.
+  const bool labelled = std::ranges::all_of(
+      spec.losses, [&](const auto& term) { return read.num_targets.contains(term.labels); });
   const bool any_targets =
-      !source->facts().without_head &&
+      labelled && !source->facts().without_head &&
       std::ranges::any_of(read.num_targets, [](const auto& field) { return field.second > 0; });
   if (with_grads && !any_targets)
-    raise<ConfigError>("--grads-out {} needs labels, which {} does not have\n  try: remove "
-                       "--grads-out, or --batches FILE with labels",
-                       options.grads_out.string(), options.batches.string());
+    raise<ConfigError>(
+        "--grads-out {} needs all labels of the model, which {} does not have\n  try: remove "
+        "--grads-out, or --batches FILE with labels",
+        options.grads_out.string(), options.batches.string());
   const std::string family = with_grads ? family_of(*source) : "";
   int64_t longest = 0;
   for (const auto& [name, shape] : read.streams) {

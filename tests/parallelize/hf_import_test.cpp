@@ -105,7 +105,7 @@ TEST_F(HfImport, RefusesWhatChangesAnEncodersNumbers) {
   EXPECT_NO_THROW(parse_hf_config(relu, "config.json"));
   EXPECT_THAT(error_with("t5", {{"architectures", {"T5EncoderModel"}}}),
               HasSubstr("the architecture T5EncoderModel"));
-  EXPECT_THAT(error_with("t5", {{"pad_token_id", 3}}), HasSubstr("pad_token_id=3"));
+  EXPECT_THAT(error_with("t5", {{"pad_token_id", 3000}}), HasSubstr("decoder_pad_token=3000"));
   EXPECT_THAT(error_with("t5", {{"feed_forward_proj", "gated-tanh"}, {"dense_act_fn", nullptr}}),
               HasSubstr("activation tanh"));
   EXPECT_THAT(error_with("t5", {{"relative_attention_max_distance", 16}}),
@@ -220,12 +220,12 @@ TEST(HfConfig, NamesOfClassesAreReadAndWritten) {
 /// Scalings of rotary positions, also of some layers alone, there and back, and in older files.
 TEST(HfConfig, ScalingsOfRotaryPositionsComeBack) {
   const auto read = [](const Json& json) { return parse_hf_config(json, "config.json").config; };
-  for (const char* name : {"llama_dynamic", "phi3_longrope", "gemma3_text_scaled"}) {
+  for (const char* name : {"llama_dynamic", "phi3_longrope", "gemma3_text_scaled", "t5_reglu"}) {
     const Json json = read_json(kHfModels / name / "config.json");
     const HfExport made = make_hf_config(read(json));
     EXPECT_EQ(made.family, json["model_type"]);
-    EXPECT_EQ(made.config["rope_parameters"].value("long_factor", Json()),
-              json["rope_parameters"].value("long_factor", Json()));
+    for (const char* key : {"feed_forward_proj", "pad_token_id", "decoder_start_token_id"})
+      EXPECT_EQ(made.config.value(key, Json()), json.value(key, Json())) << key;
     EXPECT_TRUE(same_model(read(made.config), read(json))) << name;
   }
   Json json = read_json(kHfModels / "phi3_longrope/config.json");

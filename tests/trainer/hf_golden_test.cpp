@@ -122,6 +122,33 @@ TEST(HfHidden, OfADecoderWithoutItsOutputLayerAreThoseOfTheWholeModel) {
   }
 }
 
+/// As of BertForPreTraining in transformers, whose loss is the sum of both.
+TEST(HfEvaluation, AModelWithTwoLossesGivesNoneIfTheLabelsOfOneAreMissing) {
+  const fs::path folder = kData / "hf_tiny/bert", out = scratch("hf_one_label");
+  const SafetensorsFile expected(folder / "expected.safetensors");
+  for (const std::string missing : {"labels", "next_sentence_label"}) {
+    std::map<std::string, at::Tensor> batch;
+    for (const char* name :
+         {"input_ids", "attention_mask", "token_type_ids", "labels", "next_sentence_label"})
+      if (name != missing) batch[name] = checkpoint::to_tensor(expected.at(name));
+    checkpoint::write_tensors(out / "batch.safetensors", batch);
+    HfEvaluation options{.model = folder,
+                         .batches = out / "batch.safetensors",
+                         .logits_out = out / "logits.safetensors",
+                         .dtype = Precision::kFp64,
+                         .num_threads = 2};
+    EXPECT_FALSE(evaluate_hf(options)) << missing;
+    const SafetensorsFile logits(out / "logits.safetensors");
+    EXPECT_LE(max_abs(checkpoint::to_tensor(logits.at("logits")) -
+                      checkpoint::to_tensor(expected.at("logits"))),
+              1e-6);
+    options.grads_out = out / "grads.safetensors";
+    EXPECT_THAT(test::error_of([&] { evaluate_hf(options); }),
+                HasSubstr("needs all labels of the model"));
+  }
+  fs::remove_all(out);
+}
+
 TEST(HfOutputs, ThatTheModelDoesNotGiveAreRefusedBeforeTheWork) {
   const fs::path folder = kData / "hf_tiny/bert_model", out = scratch("hf_outputs");
   const auto error = [&](HfEvaluation options) {
@@ -302,17 +329,16 @@ TEST_P(HfGolden, Bf16IsNear) {
   fs::remove_all(out);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, HfGolden,
-                         testing::Values("bert", "bert_masked_lm", "bert_masked_lm_untied",
-                                         "bert_regression", "deepseek_v3", "deepseek_v3_yarn",
-                                         "gemma2", "gemma3_text", "gemma3_text_scaled", "glm4",
-                                         "gpt2", "gpt_oss", "gpt_oss_mxfp4", "llama",
-                                         "llama3_rope_scaling_tied", "llama_dynamic",
-                                         "mistral_sliding_window", "mixtral", "olmo2", "olmoe",
-                                         "phi3", "phi3_longrope", "qwen2", "qwen2_moe", "qwen3",
-                                         "qwen3_moe", "roberta_classification", "roberta_masked_lm",
-                                         "t5", "t5_untied", "t5_untied_unscaled", "t5_v1_1_gated"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Families, HfGolden,
+    testing::Values("bert", "bert_masked_lm", "bert_masked_lm_untied", "bert_regression",
+                    "deepseek_v3", "deepseek_v3_yarn", "gemma2", "gemma3_text",
+                    "gemma3_text_scaled", "glm4", "gpt2", "gpt_oss", "gpt_oss_mxfp4", "llama",
+                    "llama3_rope_scaling_tied", "llama_dynamic", "mistral_sliding_window",
+                    "mixtral", "olmo2", "olmoe", "phi3", "phi3_longrope", "qwen2", "qwen2_moe",
+                    "qwen3", "qwen3_moe", "roberta_classification", "roberta_masked_lm", "t5",
+                    "t5_reglu", "t5_untied", "t5_untied_unscaled", "t5_v1_1_gated"),
+    [](const auto& info) { return info.param; });
 
 struct CurveCase {
   std::string model, precision;

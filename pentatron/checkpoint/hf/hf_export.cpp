@@ -78,6 +78,7 @@ ModelConfig normalised(ModelConfig c) {
   c.kv_channels = c.head_size();
   c.ffn_hidden_size = c.ffn_size();
   c.num_decoder_layers = c.decoder_layers();
+  if (c.decoder_pad_token == c.decoder_start_token) c.decoder_pad_token.reset();
   c.softmax_scale = c.score_scale();
   if (c.multi_latent_attention)
     c.latent_layernorm_epsilon = c.latent_layernorm_epsilon.value_or(c.layernorm_epsilon);

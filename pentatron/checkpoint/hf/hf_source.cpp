@@ -75,8 +75,9 @@ class HfSource final : public ModelSource {
       : ModelSource({}), files_(folder) {
     const bool said_tied = !model.config.untie_embeddings_and_output_weights;
     const bool without_head = model.without_head && purpose == ModelPurpose::kHiddenStates;
-    if (without_head) model.config.untie_embeddings_and_output_weights = false;
     const Family* const family = find_family(model.family);
+    if (without_head || (family != nullptr && family->tensors_decide_tying))
+      model.config.untie_embeddings_and_output_weights = false;
     if (family != nullptr && family->fit != nullptr)
       family->fit([&](std::string_view name) { return files_.find(name) != nullptr; },
                   model.config);
