@@ -325,7 +325,10 @@ def forward(model, batch):
     if "labels" in batch:
         output = model(**batch)
         return output.loss, output.logits if "logits" in output else output.prediction_logits
+    if model.dtype == torch.float64:  # numbers that come from lengths, too: the base of dynamic positions
+        torch.set_default_dtype(torch.float64)
     logits, ids = model(**batch, use_cache=False).logits, batch["input_ids"]
+    torch.set_default_dtype(torch.float32)
     return torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1)), logits
 
 
