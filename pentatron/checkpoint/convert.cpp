@@ -110,6 +110,9 @@ HfView view_as_hf(const ModelSource& source, std::optional<SafeDtype> dtype) {
     view.text = read_text(*file);
     view.model = parse_hf_config(view.config, file->string());
     fit_depths(facts.config.mtp_num_layers, view);
+    if (find_family(view.model.family)->tensors_decide_tying)
+      view.model.config.untie_embeddings_and_output_weights =
+          facts.config.untie_embeddings_and_output_weights;
     if (same_model(view.model.config, facts.config)) {
       if (!dtype && facts.trained) dtype = source.dtype();
       // Weights that were quantised are written as numbers.

@@ -220,7 +220,7 @@ std::optional<std::string> after_average_prefix(const std::string& where) {
   return where.substr(kAveragePrefix.size());
 }
 
-std::unique_ptr<ModelSource> open_model(const std::string& where) {
+std::unique_ptr<ModelSource> open_model(const std::string& where, ModelPurpose purpose) {
   if (where.find(kWithAdapter) != std::string::npos) return open_adapted(where);
   if (const auto run = after_average_prefix(where)) {
     const fs::path path = resolve_model_path(*run);
@@ -230,7 +230,8 @@ std::unique_ptr<ModelSource> open_model(const std::string& where) {
                              path.string());
     return open_run_model(path, /*average=*/true);
   }
-  if (const auto name = after_hf_prefix(where)) return open_hf_model(resolve_model_path(*name));
+  if (const auto name = after_hf_prefix(where))
+    return open_hf_model(resolve_model_path(*name), purpose);
   std::error_code ignored;
   const bool checkpoint_is_gone =
       !fs::exists(where, ignored) && !meant_checkpoints(where, "", "").empty();
@@ -239,7 +240,7 @@ std::unique_ptr<ModelSource> open_model(const std::string& where) {
   case ModelFormat::kPentatron:
     return open_run_model(path);
   case ModelFormat::kHuggingFace:
-    return open_hf_model(path);
+    return open_hf_model(path, purpose);
   case ModelFormat::kGguf:
     return open_gguf_model(path);
   }

@@ -59,9 +59,10 @@ struct ModelFacts {
   int64_t context = 0;
   TokenizerPlace tokenizer;
   GenerationDefaults generation;
-  bool trained = false;     ///< by pentatron, since it came from elsewhere
-  std::string saved_config; ///< the run's configuration as YAML; empty: none
-  TensorInfos tensors;      ///< by parameter, with the true shape and the type in the files
+  bool trained = false;      ///< by pentatron, since it came from elsewhere
+  bool without_head = false; ///< opened for its hidden states, and the files have no output layer
+  std::string saved_config;  ///< the run's configuration as YAML; empty: none
+  TensorInfos tensors;       ///< by parameter, with the true shape and the type in the files
   /// Small files that belong to the model: config.json, generation_config.json, the tokenizer's.
   std::vector<std::filesystem::path> companions;
   /// Trained tensors in the files that the model does not have: heads of other tasks.
@@ -121,10 +122,15 @@ std::string averaged(const std::string& where);
 /// WHERE of that.
 std::optional<std::string> after_average_prefix(const std::string& where);
 
+/// What a model is opened for. A decoder without an output layer (LlamaModel) has hidden states
+/// alone; `config` then has the embedding in the place of that layer.
+enum class ModelPurpose : uint8_t { kAll, kHiddenStates };
+
 /// Throws DataError or CheckpointError if `where` is not a model or is corrupted, ConfigError if
 /// the architecture is not supported, and CheckpointError that lists every tensor that is missing,
 /// unexpected or has a wrong shape.
-std::unique_ptr<ModelSource> open_model(const std::string& where);
+std::unique_ptr<ModelSource> open_model(const std::string& where,
+                                        ModelPurpose purpose = ModelPurpose::kAll);
 
 /// The format of the files; throws DataError if it is unknown.
 ModelFormat recognise_model(const std::filesystem::path& where);

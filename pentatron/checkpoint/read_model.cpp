@@ -30,7 +30,7 @@ std::string on_first_rank(const comm::Group& world, const std::function<std::str
 } // namespace
 
 void read_model(const std::string& where, const fs::path& opened, const comm::Group& world,
-                const std::function<void(ModelSource&)>& read) {
+                const std::function<void(ModelSource&)>& read, ModelPurpose purpose) {
   KnownDamage damaged;
   const std::optional<std::string> average = after_average_prefix(where);
   const fs::path given = average.value_or(where);
@@ -38,7 +38,7 @@ void read_model(const std::string& where, const fs::path& opened, const comm::Gr
   fs::path folder =
       world.size() > 1 ? comm::broadcast_text(opened.string(), 0, world) : opened.string();
   while (true) {
-    const auto source = open_model(average ? averaged(folder.string()) : folder.string());
+    const auto source = open_model(average ? averaged(folder.string()) : folder.string(), purpose);
     if (source->format() != ModelFormat::kPentatron || folder == given) return read(*source);
     std::string why;
     try {

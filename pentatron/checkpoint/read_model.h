@@ -16,6 +16,7 @@ namespace pentatron::checkpoint {
 /// the previous intact checkpoint, after a warning. `read` must not communicate. Collective over
 /// the world. Throws what `read` throws, and CheckpointError if no intact checkpoint is left.
 void read_model(const std::string& where, const std::filesystem::path& opened,
-                const comm::Group& world, const std::function<void(ModelSource&)>& read);
+                const comm::Group& world, const std::function<void(ModelSource&)>& read,
+                ModelPurpose purpose = ModelPurpose::kAll);
 
 } // namespace pentatron::checkpoint

@@ -42,9 +42,11 @@ bool has_tokenizer_files(const std::filesystem::path& folder);
 
 std::unique_ptr<ModelSource> open_run_model(const std::filesystem::path& where,
                                             bool average = false);
-std::unique_ptr<ModelSource> open_hf_model(const std::filesystem::path& folder);
 std::unique_ptr<ModelSource> open_hf_model(const std::filesystem::path& folder,
-                                           const HfModel& model);
+                                           ModelPurpose purpose = ModelPurpose::kAll);
+std::unique_ptr<ModelSource> open_hf_model(const std::filesystem::path& folder,
+                                           const HfModel& model,
+                                           ModelPurpose purpose = ModelPurpose::kAll);
 std::unique_ptr<ModelSource> open_gguf_model(const std::filesystem::path& file);
 
 } // namespace pentatron::checkpoint

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -135,21 +136,30 @@ void print_figures(const trainer::Evaluation& evaluation, const std::string& mor
 }
 
 /// One batch as transformers' forward pass takes it.
+trainer::HfEvaluation pass_over(const EvaluateArguments& a) {
+  return {.model = a.model,
+          .batches = a.batches,
+          .tokens = {},
+          .logits_out = a.logits_out,
+          .grads_out = a.grads_out,
+          .hidden_out = a.hidden_out};
+}
+
+std::unique_ptr<checkpoint::ModelSource> open_for(const EvaluateArguments& a) {
+  return checkpoint::open_model(a.model, pass_over(a).purpose());
+}
+
 void evaluate_batch(const EvaluateArguments& a, const trainer::Config& config,
                     std::vector<int32_t> tokens) {
-  const std::optional<trainer::Evaluation> result =
-      trainer::evaluate_hf({.model = a.model,
-                            .batches = a.batches,
-                            .tokens = std::move(tokens),
-                            .logits_out = a.logits_out,
-                            .grads_out = a.grads_out,
-                            .hidden_out = a.hidden_out,
-                            .dtype = config.dtype,
-                            .device = config.device,
-                            .num_threads = config.train.num_threads});
+  trainer::HfEvaluation batch = pass_over(a);
+  batch.tokens = std::move(tokens);
+  batch.dtype = config.dtype;
+  batch.device = config.device;
+  batch.num_threads = config.train.num_threads;
+  const std::optional<trainer::Evaluation> result = trainer::evaluate_hf(batch);
   if (!result) {
     if (a.logits_out.empty() && a.hidden_out.empty())
-      raise<DataError>("{} gives no loss, because it has no labels, or the model has no output "
+      raise<DataError>("{} gives no loss, because it lacks labels, or the model has no output "
                        "layer\n  try: --hidden-out hidden.safetensors",
                        a.batches);
     return;
@@ -188,7 +198,7 @@ void evaluate_labels(const EvaluateArguments& a, const trainer::Config& config,
 }
 
 void evaluate_text(const EvaluateArguments& a, const trainer::Config& config) {
-  OpenedModel opened{.where = a.model, .source = checkpoint::open_model(a.model), .config = config};
+  OpenedModel opened{.where = a.model, .source = open_for(a), .config = config};
   const auto tokenizer = open_tokenizer_of(opened);
   if (tokenizer == nullptr)
     raise<ConfigError>("{} has no tokenizer, which {} needs\n  try: {}", a.model,
@@ -238,7 +248,7 @@ int evaluate(EvaluateArguments& a) {
                       "--text \"It is a truth universally acknowledged\"");
   check_inputs(a);
   check_outputs(a);
-  if (a.positional.empty()) naming("--hf ", a.model, [&] { checkpoint::open_model(a.model); });
+  if (a.positional.empty()) naming("--hf ", a.model, [&] { open_for(a); });
   a.model = with_adapter(a.model, a.adapter);
   a.tasks.overwrite = a.overwrite;
   if (!a.tasks.tasks.empty()) return evaluate_on_tasks(a.model, a.config, a.tasks);
@@ -246,7 +256,7 @@ int evaluate(EvaluateArguments& a) {
   trainer::Config base;
   if (a.batches.empty()) {
     keys.emplace_back("tokenizer.path");
-    const auto source = checkpoint::open_model(a.model);
+    const auto source = open_for(a);
     base.model = source->config().without_mtp(); // so that no tokenizer decides its vocabulary
     if (models::model_spec(base.model).losses.empty()) // which the keys of a run must have
       base.model.head = models::ModelHead::kMaskedLm;
@@ -316,7 +326,8 @@ void add_evaluate(CLI::App& program, Action& chosen) {
       "names");
   verb->add_option("--hidden-out", a->hidden_out,
                    "write the hidden states after the final norm, [batch, sequence, hidden], of "
-                   "--batches or --text to this Safetensors file; with --text, no loss is printed");
+                   "--batches or --text to this Safetensors file; with --text, or for a model "
+                   "without an output layer, no loss is printed");
   add_task_options(*verb, a->tasks);
   verb->add_flag("--overwrite", a->overwrite, "replace the output files of an earlier evaluate");
   verb->add_option("config", a->config,

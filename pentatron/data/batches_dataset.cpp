@@ -130,6 +130,17 @@ class BatchesDataset::Reader {
                      name_of(tensor.dtype), name);
   }
 
+  /// 1 for what counts, as in transformers: what is not zero, of any type.
+  std::vector<int64_t> mask_of(std::string_view name, const SafeTensor& tensor) const {
+    std::vector<int64_t> mask;
+    if (tensor.dtype == SafeDtype::kF32 || tensor.dtype == SafeDtype::kF64) {
+      for (const double value : floats(name, tensor)) mask.push_back(value != 0);
+    } else {
+      for (const int64_t value : ints(name, tensor)) mask.push_back(value != 0);
+    }
+    return mask;
+  }
+
   /// Every tensor of a stream has its length, which the first one says.
   void add_stream(const std::string& name, int64_t length, std::string_view tensor) {
     for (const BatchStream& stream : d_.streams_) {
@@ -270,7 +281,7 @@ class BatchesDataset::Reader {
     const std::string positions = tensor_name(stream.name, "position_ids");
     if (const SafeTensor* tensor = file_.find(mask); tensor != nullptr) {
       add_stream(stream.name, check_shape(mask, *tensor, true), mask);
-      shape.real = ranges_of(mask, ints(mask, *tensor), stream.sequence_length);
+      shape.real = ranges_of(mask, mask_of(mask, *tensor), stream.sequence_length);
     }
     if (const SafeTensor* tensor = file_.find(positions); tensor != nullptr) {
       add_stream(stream.name, check_shape(positions, *tensor, true), positions);
@@ -294,10 +305,8 @@ class BatchesDataset::Reader {
     std::vector<StreamRange> ranges;
     for (auto row = mask.begin(); row != mask.end(); row += width) {
       const auto begin = std::find(row, row + width, 1);
-      const auto end = std::find_if(begin, row + width, [](int64_t m) { return m != 1; });
-      const bool rest = std::all_of(end, row + width, [](int64_t m) { return m == 0; });
-      const bool before = std::all_of(row, begin, [](int64_t m) { return m == 0; });
-      if (begin == end || !rest || !before) {
+      const auto end = std::find(begin, row + width, 0);
+      if (begin == end || std::find(end, row + width, 1) != row + width) {
         const auto n = static_cast<int64_t>(ranges.size());
         raise<DataError>("{}: row {} of step {} of {} is not one run of ones with zeros around it, "
                          "which is the only kind of mask that is supported",

@@ -19,7 +19,8 @@ namespace pentatron::models {
 bool ModelConfig::gated() const {
   using A = ActivationFunction;
   return activation_func == A::kSwiGlu || activation_func == A::kGeGlu ||
-         activation_func == A::kGeGluTanh || activation_func == A::kQuickGeGlu;
+         activation_func == A::kGeGluTanh || activation_func == A::kQuickGeGlu ||
+         activation_func == A::kReGlu;
 }
 
 int64_t ModelConfig::ffn_size() const {
@@ -63,6 +64,9 @@ bool ModelConfig::is_moe_layer(int64_t index) const {
 
 std::optional<int64_t> ModelConfig::longest_sequence() const {
   if (type == ModelType::kT5) return std::nullopt;
+  if (position_embedding_type == PositionEmbedding::kRope &&
+      rope_scaling.type == RopeScalingType::kDynamic)
+    return static_cast<int64_t>(static_cast<double>(max_position_embeddings) * rope_scaling.factor);
   return max_position_embeddings - position_offset;
 }
 
@@ -160,6 +164,19 @@ double approximate_parameters(ModelConfig config) {
   return total;
 }
 
+/// LongRoPE has a divisor for each pair of dimensions that rotates.
+void check_divisors(const RopeScalingConfig& scaling, const std::string& path, int64_t rotary_dim,
+                    config::Violations& violations) {
+  if (scaling.type != RopeScalingType::kLongRope) return;
+  const int64_t pairs = (rotary_dim + 1) / 2;
+  for (const auto& [name, divisors] :
+       {std::pair{"short_factor", &scaling.short_factor}, {"long_factor", &scaling.long_factor}})
+    if (std::ssize(*divisors) != pairs)
+      violations.add(config::join(path, name),
+                     fmt::format("{} has {} numbers, but {} pairs of dimensions rotate",
+                                 config::join(path, name), divisors->size(), pairs));
+}
+
 } // namespace
 
 int64_t ModelConfig::num_parameters() const {
@@ -245,6 +262,12 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                                decoder_start_token, key("vocab_size"), vocab_size),
                    fmt::format("{}=0", key("decoder_start_token")));
   }
+  if (type == ModelType::kT5 && decoder_pad_token.value_or(0) >= vocab_size) {
+    violations.add(key("decoder_pad_token"),
+                   fmt::format("{}={} is not below {}={}", key("decoder_pad_token"),
+                               *decoder_pad_token, key("vocab_size"), vocab_size),
+                   fmt::format("{}=0", key("decoder_pad_token")));
+  }
   if (const bool learned = position_embedding_type == PositionEmbedding::kLearnedAbsolute;
       type == ModelType::kBert && position_offset > 0 &&
       (!learned || position_offset >= max_position_embeddings)) {
@@ -273,6 +296,17 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
                     relative_attention_max_distance, key("relative_attention_num_buckets"),
                     relative_attention_num_buckets),
         fmt::format("{}={}", key("relative_attention_max_distance"), 4 * one_by_one));
+  }
+  if (position_embedding_type == PositionEmbedding::kRope) {
+    check_divisors(rope_scaling, key("rope_scaling"), rotary_dim(), violations);
+    check_divisors(rope_local_scaling, key("rope_local_scaling"), rotary_dim(), violations);
+  }
+  if (rope_local_scaling.type != RopeScalingType::kNone && !rope_local_base_freq) {
+    violations.add(key("rope_local_scaling.type"),
+                   fmt::format("{}={} has no effect without {}", key("rope_local_scaling.type"),
+                               config::to_string(rope_local_scaling.type),
+                               key("rope_local_base_freq")),
+                   fmt::format("{}={}", key("rope_local_base_freq"), rotary_base));
   }
   if (rope_local_base_freq && !window_size) {
     violations.add(

@@ -33,6 +33,7 @@ struct ModelConfig {
   bool rotary_interleaved = false;
   std::optional<double> rope_local_base_freq;
   RopeScalingConfig rope_scaling;
+  RopeScalingConfig rope_local_scaling;
   Normalization normalization = Normalization::kRmsNorm;
   NormPlacement norm_placement = NormPlacement::kPre;
   double layernorm_epsilon = 1e-5;
@@ -108,6 +109,7 @@ struct ModelConfig {
   int64_t relative_attention_max_distance = 128;
   bool scale_decoder_outputs = true;
   int64_t decoder_start_token = 0;
+  std::optional<int64_t> decoder_pad_token;
 
   /// A model of that type, BERT's as Devlin et al. 2019 (arXiv:1810.04805) describe it,
   /// T5's as Raffel et al. 2020 (arXiv:1910.10683) with the gated MLP of T5 1.1.
@@ -220,10 +222,15 @@ struct ModelConfig {
             .only_for(T::kGpt, T::kBert),
         field("rope_local_base_freq", &C::rope_local_base_freq,
               "base of rotary position embeddings in layers with a sliding window; these layers "
-              "then ignore rope_scaling; default: rotary_base, with rope_scaling")
+              "then have rope_local_scaling in place of rope_scaling; default: rotary_base, with "
+              "rope_scaling")
             .positive()
             .only_for(T::kGpt, T::kBert),
         field("rope_scaling", &C::rope_scaling, "context extension for rotary position embeddings")
+            .only_for(T::kGpt, T::kBert),
+        field("rope_local_scaling", &C::rope_local_scaling,
+              "with rope_local_base_freq: context extension for rotary position embeddings in "
+              "layers with a sliding window")
             .only_for(T::kGpt, T::kBert),
         field("normalization", &C::normalization, "type of the normalization layers"),
         field("norm_placement", &C::norm_placement,
@@ -235,9 +242,9 @@ struct ModelConfig {
             .positive(),
         field("layernorm_zero_centered_gamma", &C::layernorm_zero_centered_gamma,
               "store the weights of normalization layers minus 1"),
-        field(
-            "activation_func", &C::activation_func,
-            "activation function of the MLP; swiglu, geglu, geglu_tanh and quick_geglu are gated"),
+        field("activation_func", &C::activation_func,
+              "activation function of the MLP; swiglu, geglu, geglu_tanh, quick_geglu and reglu "
+              "are gated"),
         field("activation_func_clamp_value", &C::activation_func_clamp_value,
               "limit for the inputs of gated activation functions: the gate is clamped from above, "
               "the linear part in both directions; default: no limit")
@@ -384,7 +391,6 @@ struct ModelConfig {
               "type=t5: number of learned attention score biases per head; each one covers a range "
               "of distances")
             .range(4, 1 << 16)
-            .multiple_of(4)
             .only_for(T::kT5),
         field("relative_attention_max_distance", &C::relative_attention_max_distance,
               "type=t5: distance at and above which all tokens share the last relative attention "
@@ -397,7 +403,12 @@ struct ModelConfig {
               "output layer")
             .only_for(T::kT5),
         field("decoder_start_token", &C::decoder_start_token,
-              "type=t5: token id that the decoder reads first, and in place of missing tokens")
+              "type=t5: token id that the decoder reads first")
+            .min(0)
+            .only_for(T::kT5),
+        field("decoder_pad_token", &C::decoder_pad_token,
+              "type=t5: token id that the decoder reads in place of missing tokens; default: "
+              "decoder_start_token")
             .min(0)
             .only_for(T::kT5)};
     return std::tuple_cat(of_all, latent_fields<C>(), expert_fields<C>(), of_types);

@@ -53,7 +53,8 @@ enum class ActivationFunction : uint8_t {
   kSwiGlu,
   kGeGlu,
   kGeGluTanh,
-  kQuickGeGlu
+  kQuickGeGlu,
+  kReGlu
 };
 constexpr auto enum_names(ActivationFunction) {
   using A = ActivationFunction;
@@ -66,7 +67,8 @@ constexpr auto enum_names(ActivationFunction) {
                     config::name(A::kSwiGlu, "swiglu"),
                     config::name(A::kGeGlu, "geglu"),
                     config::name(A::kGeGluTanh, "geglu_tanh"),
-                    config::name(A::kQuickGeGlu, "quick_geglu")};
+                    config::name(A::kQuickGeGlu, "quick_geglu"),
+                    config::name(A::kReGlu, "reglu")};
 }
 
 enum class PositionEmbedding : uint8_t { kLearnedAbsolute, kRope, kNone };
@@ -76,11 +78,12 @@ constexpr auto enum_names(PositionEmbedding) {
                     config::name(P::kRope, "rope"), config::name(P::kNone, "none")};
 }
 
-enum class RopeScalingType : uint8_t { kNone, kLinear, kLlama3, kYarn };
+enum class RopeScalingType : uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic, kLongRope };
 constexpr auto enum_names(RopeScalingType) {
   using R = RopeScalingType;
-  return std::array{config::name(R::kNone, "none"), config::name(R::kLinear, "linear"),
-                    config::name(R::kLlama3, "llama3"), config::name(R::kYarn, "yarn")};
+  return std::array{config::name(R::kNone, "none"),       config::name(R::kLinear, "linear"),
+                    config::name(R::kLlama3, "llama3"),   config::name(R::kYarn, "yarn"),
+                    config::name(R::kDynamic, "dynamic"), config::name(R::kLongRope, "longrope")};
 }
 
 enum class SoftmaxType : uint8_t { kVanilla, kOffByOne, kLearnable };

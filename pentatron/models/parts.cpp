@@ -26,6 +26,7 @@ kernels::Activation kernel_activation(ActivationFunction f) {
   case A::kQuickGeGlu:
     return K::kQuickGelu;
   case A::kRelu:
+  case A::kReGlu:
     return K::kRelu;
   case A::kSquaredRelu:
     return K::kSquaredRelu;
@@ -42,10 +43,9 @@ kernels::GateOptions gate_options(const ModelConfig& c) {
   return o;
 }
 
-kernels::RopeOptions rope_options(const ModelConfig& c) {
-  const RopeScalingConfig& s = c.rope_scaling;
+kernels::RopeOptions rope_options(const ModelConfig& c, double base, const RopeScalingConfig& s) {
   kernels::RopeOptions o{.rotary_dim = c.rotary_dim(),
-                         .theta = c.rotary_base,
+                         .theta = base,
                          .factor = s.factor,
                          .original_max_position = s.original_max_position_embeddings,
                          .low_freq_factor = s.low_freq_factor,
@@ -55,7 +55,9 @@ kernels::RopeOptions rope_options(const ModelConfig& c) {
                          .truncate = s.truncate,
                          .attention_factor = s.attention_factor,
                          .mscale = s.mscale,
-                         .mscale_all_dim = s.mscale_all_dim};
+                         .mscale_all_dim = s.mscale_all_dim,
+                         .short_factor = s.short_factor,
+                         .long_factor = s.long_factor};
   switch (s.type) {
   case RopeScalingType::kNone:
     o.scaling = kernels::RopeScaling::kNone;
@@ -68,6 +70,13 @@ kernels::RopeOptions rope_options(const ModelConfig& c) {
     break;
   case RopeScalingType::kYarn:
     o.scaling = kernels::RopeScaling::kYarn;
+    break;
+  case RopeScalingType::kDynamic:
+    o.scaling = kernels::RopeScaling::kDynamic;
+    o.original_max_position = c.max_position_embeddings;
+    break;
+  case RopeScalingType::kLongRope:
+    o.scaling = kernels::RopeScaling::kLongRope;
     break;
   }
   return o;
@@ -279,16 +288,13 @@ std::shared_ptr<const layers::RotaryTable> Rotary::of_layer(const ModelConfig& c
 void Rotary::fill(const ModelConfig& config, int64_t max_sequence, at::ScalarType dtype,
                   at::Device device) {
   if (config.position_embedding_type != PositionEmbedding::kRope) return;
-  const auto table = [&](const kernels::RopeOptions& options) {
-    return layers::RotaryTable::make(options, config.rotary_interleaved, max_sequence,
-                                     nn::acc_dtype(dtype), device);
+  const auto table = [&](double base, const RopeScalingConfig& scaling) {
+    return layers::RotaryTable::make(rope_options(config, base, scaling), config.rotary_interleaved,
+                                     max_sequence, nn::acc_dtype(dtype), device);
   };
-  *global_ = table(rope_options(config));
-  if (!config.rope_local_base_freq) return;
-  kernels::RopeOptions local = rope_options(config);
-  local.theta = *config.rope_local_base_freq;
-  local.scaling = kernels::RopeScaling::kNone;
-  *local_ = table(local);
+  *global_ = table(config.rotary_base, config.rope_scaling);
+  if (config.rope_local_base_freq)
+    *local_ = table(*config.rope_local_base_freq, config.rope_local_scaling);
 }
 
 void require_positions(const ModelConfig& config, int64_t max_sequence) {

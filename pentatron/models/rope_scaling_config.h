@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "pentatron/config/field.h"
 #include "pentatron/models/model_enums.h"
@@ -23,16 +24,23 @@ struct RopeScalingConfig {
   std::optional<double> attention_factor;
   std::optional<double> mscale;
   std::optional<double> mscale_all_dim;
+  std::vector<double> short_factor;
+  std::vector<double> long_factor;
+
+  bool operator==(const RopeScalingConfig&) const = default;
 
   static constexpr auto fields() {
     using C = RopeScalingConfig;
     using config::field;
     return std::tuple{
-        field("type", &C::type, "method that extends the context of rotary position embeddings"),
+        field("type", &C::type,
+              "method that extends the context of rotary position embeddings; dynamic: in runs "
+              "with sequences longer than model.max_position_embeddings, up to factor times, the "
+              "base grows with the longest sequence"),
         field("factor", &C::factor, "new context length divided by the original context length")
             .min(1),
         field("original_max_position_embeddings", &C::original_max_position_embeddings,
-              "context length of the model before scaling")
+              "llama3, yarn and longrope: context length of the model before scaling")
             .positive()
             .unit("tokens"),
         field("low_freq_factor", &C::low_freq_factor,
@@ -55,12 +63,18 @@ struct RopeScalingConfig {
             "truncate", &C::truncate,
             "yarn: round the ends of the ramp between scaled and unscaled dimensions to integers"),
         field("attention_factor", &C::attention_factor,
-              "yarn: factor applied to cos and sin; default: computed from factor")
+              "yarn and longrope: factor applied to cos and sin; default: computed from factor")
             .positive(),
         field("mscale", &C::mscale,
               "yarn: coefficient in the numerator of DeepSeek's attention factor"),
         field("mscale_all_dim", &C::mscale_all_dim,
-              "yarn: coefficient in the denominator of DeepSeek's attention factor")};
+              "yarn: coefficient in the denominator of DeepSeek's attention factor"),
+        field("short_factor", &C::short_factor,
+              "longrope: divisors of the frequencies, one for each pair of dimensions, if the "
+              "longest sequence of the run has at most original_max_position_embeddings tokens")
+            .positive(),
+        field("long_factor", &C::long_factor, "longrope: those divisors for longer sequences")
+            .positive()};
   }
 };
 

@@ -196,22 +196,33 @@ std::string family_of(const checkpoint::ModelSource& source) {
 
 } // namespace
 
+checkpoint::ModelPurpose HfEvaluation::purpose() const {
+  return !hidden_out.empty() && logits_out.empty() && grads_out.empty()
+             ? checkpoint::ModelPurpose::kHiddenStates
+             : checkpoint::ModelPurpose::kAll;
+}
+
 std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   set_compute_threads(options.num_threads);
   const at::Device device = choose_device(options.device);
   require_places(options);
-  const auto source = checkpoint::open_model(options.model);
+  const auto source = checkpoint::open_model(options.model, options.purpose());
   const models::ModelConfig config = source->config().without_mtp();
   const models::ModelSpec spec = models::model_spec(config);
   require_outputs(options, spec);
   const data::Batch read = batch_of(options, spec, config.vocab_size);
   const bool with_grads = !options.grads_out.empty();
+  // transformers' models give no loss if the labels of one of its terms are missing.
+  const bool labelled = std::ranges::all_of(
+      spec.losses, [&](const auto& term) { return read.num_targets.contains(term.labels); });
   const bool any_targets =
+      labelled && !source->facts().without_head &&
       std::ranges::any_of(read.num_targets, [](const auto& field) { return field.second > 0; });
   if (with_grads && !any_targets)
-    raise<ConfigError>("--grads-out {} needs labels, which {} does not have\n  try: remove "
-                       "--grads-out, or --batches FILE with labels",
-                       options.grads_out.string(), options.batches.string());
+    raise<ConfigError>(
+        "--grads-out {} needs all labels of the model, which {} does not have\n  try: remove "
+        "--grads-out, or --batches FILE with labels",
+        options.grads_out.string(), options.batches.string());
   const std::string family = with_grads ? family_of(*source) : "";
   int64_t longest = 0;
   for (const auto& [name, shape] : read.streams) {
@@ -222,14 +233,16 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   }
   std::optional<parallelize::RankModel> loaded;
   checkpoint::read_model(
-      options.model, source->facts().path, {}, [&](checkpoint::ModelSource& files) {
+      options.model, source->facts().path, {},
+      [&](checkpoint::ModelSource& files) {
         loaded.emplace(
             parallelize::load_model(files, {.config = config,
                                             .build = {.dtype = scalar_type(options.dtype)},
                                             .device = device,
                                             .max_sequence = longest,
                                             .gradients = with_grads}));
-      });
+      },
+      options.purpose());
   parallelize::RankModel& model = *loaded;
 
   const nn::Microbatch batch = model_input(read, spec.streams, device);
@@ -261,6 +274,7 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
                                [](const nn::Param& param) { return param.main_grad().cpu(); }),
         {{kContent, "gradients"}});
   }
+  if (!any_targets) return std::nullopt;
   EvaluationSums sums;
   for (const models::LossTerm& term : spec.losses) {
     const auto targets = read.num_targets.find(term.labels);

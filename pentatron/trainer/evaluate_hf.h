@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "pentatron/checkpoint/model_source.h"
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/evaluation.h"
 
@@ -23,11 +24,14 @@ struct HfEvaluation {
   Precision dtype = Precision::kFp32;
   DeviceKind device = DeviceKind::kAuto;
   int64_t num_threads = 0;
+
+  /// A model without an output layer will do for hidden states alone.
+  checkpoint::ModelPurpose purpose() const;
 };
 
-/// The model's own loss and the losses of its terms, none without labels. Writes `logits` [B, S, V]
-/// (of sample heads [B, C]) and `seq_relationship_logits` [B, 2] in fp32; hidden states
-/// `last_hidden_state` [B, S, H] behind the last norm, `encoder_last_hidden_state` and
+/// The model's own loss and the losses of its terms, none without labels or an output layer. Writes
+/// `logits` [B, S, V] (of sample heads [B, C]) and `seq_relationship_logits` [B, 2] in fp32; hidden
+/// states `last_hidden_state` [B, S, H] behind the last norm, `encoder_last_hidden_state` and
 /// `pooler_output` [B, H] in fp32, of an fp64 model in fp64; and gradients in the accumulate type
 /// under the names and orientation of transformers' named_parameters(), tied weights once. Throws
 /// DataError for a batch that does not fit the model.

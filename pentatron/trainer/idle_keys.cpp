@@ -77,21 +77,30 @@ IdleKeys of_model(const Config& config) {
   const bool rotates = config.model.position_embedding_type == models::PositionEmbedding::kRope;
   const std::string position = fmt::format("model.position_embedding_type={}",
                                            config::to_string(config.model.position_embedding_type));
-  const RopeScalingType scaling = config.model.rope_scaling.type;
-  const bool none = scaling == RopeScalingType::kNone, yarn = scaling == RopeScalingType::kYarn,
-             llama3 = scaling == RopeScalingType::kLlama3;
-  const std::string type = fmt::format("model.rope_scaling.type={}", config::to_string(scaling));
-  return {{"model", "rotary_", !rotates, position},
-          {"model", "rope_", !rotates, position},
-          {"model", "rope_scaling.factor", none, type},
-          {"model", "rope_scaling.original_max_position_embeddings", !yarn && !llama3, type},
-          {"model", "rope_scaling.beta_", !yarn, type},
-          {"model", "rope_scaling.truncate", !yarn, type},
-          {"model", "rope_scaling.attention_factor", !yarn, type},
-          {"model", "rope_scaling.mscale", !yarn, type},
-          {"model", "rope_scaling.mscale_all_dim", !yarn, type},
-          {"model", "rope_scaling.low_freq_factor", !llama3, type},
-          {"model", "rope_scaling.high_freq_factor", !llama3, type}};
+  IdleKeys keys = {{"model", "rotary_", !rotates, position},
+                   {"model", "rope_", !rotates, position}};
+  for (const auto& [section, scaling] :
+       {std::pair{"model.rope_scaling", config.model.rope_scaling.type},
+        {"model.rope_local_scaling", config.model.rope_local_scaling.type}}) {
+    const bool none = scaling == RopeScalingType::kNone, yarn = scaling == RopeScalingType::kYarn,
+               llama3 = scaling == RopeScalingType::kLlama3,
+               longrope = scaling == RopeScalingType::kLongRope;
+    const std::string type = fmt::format("{}.type={}", section, config::to_string(scaling));
+    for (const auto& [key, idle] :
+         {std::pair{"factor", none},
+          {"original_max_position_embeddings", !yarn && !llama3 && !longrope},
+          {"beta_", !yarn},
+          {"truncate", !yarn},
+          {"attention_factor", !yarn && !longrope},
+          {"mscale", !yarn},
+          {"mscale_all_dim", !yarn},
+          {"low_freq_factor", !llama3},
+          {"high_freq_factor", !llama3},
+          {"short_factor", !longrope},
+          {"long_factor", !longrope}})
+      keys.push_back({section, key, idle, type});
+  }
+  return keys;
 }
 
 IdleKeys of_data(const Config& config) {

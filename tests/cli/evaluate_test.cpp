@@ -175,6 +175,26 @@ TEST_F(Evaluating, HiddenStatesOfATextNeedNoHead) {
   EXPECT_THAT(hidden.at("last_hidden_state").shape, testing::ElementsAre(1, 4, testing::Gt(1)));
 }
 
+/// A decoder without its output layer gives nothing else.
+TEST_F(Evaluating, HiddenStatesOfADecoderNeedNoOutputLayer) {
+  const fs::path whole = fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama";
+  fs::create_directory(folder / "body");
+  Json config = read_json(whole / "config.json");
+  config["architectures"] = {"LlamaModel"};
+  std::ofstream(folder / "body/config.json") << config;
+  const SafetensorsFile file(whole / "model.safetensors");
+  SafeTensors tensors;
+  for (const auto& [name, tensor] : file.tensors())
+    if (name != "lm_head.weight") tensors.emplace(name, tensor);
+  write_safetensors(folder / "body/model.safetensors", tensors);
+  const std::string batches = " --batches '" + (whole / "expected.safetensors").string() + "'";
+  EXPECT_EQ(run("evaluate --hf body" + batches + " --hidden-out hidden.safetensors 2>/dev/null"),
+            "");
+  const SafetensorsFile hidden(folder / "hidden.safetensors");
+  EXPECT_THAT(hidden.at("last_hidden_state").shape, testing::ElementsAre(2, 40, 48));
+  EXPECT_THAT(error_of("--hf body" + batches, 1), HasSubstr("lm_head.weight is missing"));
+}
+
 TEST_F(Evaluating, TellsFilesThatCountTwiceAndThoseLeftOut) {
   fs::create_directory(folder / "texts");
   std::ofstream(folder / "texts/a.txt") << "abab";

@@ -147,6 +147,18 @@ TEST_F(Batches, TypesMayBeNarrowerAndNumbers) {
   EXPECT_EQ(make_batch(dataset, ids).num_targets.at("labels"), 1); // NaN is no target
 }
 
+TEST_F(Batches, MasksMayBeNumbersOfWhichAllButZeroCount) {
+  ints("input_ids", {2, 3}, {1, 2, 3, 4, 5, 6});
+  ints("labels", {2, 3}, {1, 2, 3, 4, 5, 6});
+  ints("next_sentence_label", {2}, {0, 1});
+  put<float>("attention_mask", {2, 3}, {0, 1, 0.5, 1, 1, 0}, SafeDtype::kF32);
+  EXPECT_THAT(batch(bert_fields()).stream("tokens").real,
+              ElementsAre(StreamRange{1, 3}, StreamRange{0, 2}));
+  ints("attention_mask", {2, 3}, {0, 0, 7, -1, 1, 0});
+  EXPECT_THAT(batch(bert_fields()).stream("tokens").real,
+              ElementsAre(StreamRange{2, 3}, StreamRange{0, 2}));
+}
+
 TEST_F(Batches, WhatDoesNotFitIsNamed) {
   ints("input_ids", {2, 3}, {1, 2, 3, 4, 5, 6});
   EXPECT_THAT(error(bert_fields()), AllOf(HasSubstr("has no tensor labels [batch, sequence]"),
@@ -174,8 +186,8 @@ TEST_F(Batches, WhatDoesNotFitIsNamed) {
   std::vector<BatchField> fields = bert_fields();
   fields[0].positions = 8;
   EXPECT_THAT(error(fields), HasSubstr("position_ids[1, 2]=8 is outside 0 to 7"));
-  put<float>("attention_mask", {2, 3}, {1, 1, 1, 1, 1, 1}, SafeDtype::kF32);
-  EXPECT_THAT(error(bert_fields()), HasSubstr("attention_mask is F32, not I64"));
+  put<uint16_t>("attention_mask", {2, 3}, {1, 1, 1, 1, 1, 1}, SafeDtype::kBF16);
+  EXPECT_THAT(error(bert_fields()), HasSubstr("attention_mask is BF16, not I64"));
 }
 
 } // namespace

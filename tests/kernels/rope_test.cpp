@@ -167,10 +167,12 @@ TEST(Rope, RefusesWhatItCannotCompute) {
 RopeOptions options_of(const nlohmann::json& json) {
   RopeOptions o{.rotary_dim = json.at("rotary_dim"), .theta = json.at("theta")};
   const std::string type = json.at("type");
-  o.scaling = type == "linear"   ? RopeScaling::kLinear
-              : type == "llama3" ? RopeScaling::kLlama3
-              : type == "yarn"   ? RopeScaling::kYarn
-                                 : RopeScaling::kNone;
+  o.scaling = type == "linear"     ? RopeScaling::kLinear
+              : type == "llama3"   ? RopeScaling::kLlama3
+              : type == "yarn"     ? RopeScaling::kYarn
+              : type == "dynamic"  ? RopeScaling::kDynamic
+              : type == "longrope" ? RopeScaling::kLongRope
+                                   : RopeScaling::kNone;
   o.factor = json.value("factor", 1.0);
   o.original_max_position = json.value("original_max_position_embeddings", int64_t{8192});
   o.low_freq_factor = json.value("low_freq_factor", 1.0);
@@ -182,6 +184,9 @@ RopeOptions options_of(const nlohmann::json& json) {
     o.attention_factor = json["attention_factor"].get<double>();
   if (json.contains("mscale")) o.mscale = json["mscale"].get<double>();
   if (json.contains("mscale_all_dim")) o.mscale_all_dim = json["mscale_all_dim"].get<double>();
+  o.short_factor = json.value("short_factor", std::vector<double>());
+  o.long_factor = json.value("long_factor", std::vector<double>());
+  o.sequence = json.value("sequence", int64_t{0});
   return o;
 }
 
@@ -213,6 +218,32 @@ TEST(RopeFrequencies, TablesHoldTheAttentionFactor) {
                    std::sin(2 * rope_frequencies(o)[1]) * rope_attention_factor(o));
 }
 
+TEST(RopeFrequencies, DependOnTheLongestSequenceOfTheTable) {
+  const auto angle = [](const RopeOptions& o, int64_t positions) {
+    const RopeTables tables = rope_tables(o, positions);
+    const auto last = static_cast<size_t>(turned_dims(o) / 2 - 1), width = last + 1;
+    return std::atan2(tables.sin[width + last], tables.cos[width + last]); // of position 1
+  };
+  const RopeOptions plain{.rotary_dim = 8, .theta = 100},
+      dynamic{.rotary_dim = 8,
+              .theta = 100,
+              .scaling = RopeScaling::kDynamic,
+              .factor = 2,
+              .original_max_position = 32},
+      longrope{.rotary_dim = 8,
+               .theta = 100,
+               .scaling = RopeScaling::kLongRope,
+               .factor = 2,
+               .original_max_position = 32,
+               .short_factor = {1, 1, 1, 1},
+               .long_factor = {1, 1, 1, 4}};
+  EXPECT_EQ(angle(dynamic, 32), angle(plain, 32));
+  EXPECT_LT(angle(dynamic, 33), angle(plain, 33));
+  EXPECT_LT(angle(dynamic, 64), angle(dynamic, 33));
+  EXPECT_DOUBLE_EQ(angle(longrope, 32), angle(plain, 32));
+  EXPECT_DOUBLE_EQ(angle(longrope, 33), angle(plain, 33) / 4);
+}
+
 TEST(RopeFrequencies, OfAnOddSizeAreOneMore) {
   // transformers: 1 / theta ** (torch.arange(0, 5, 2) / 5)
   const std::vector<double> f = rope_frequencies({.rotary_dim = 5, .theta = 100});
@@ -232,6 +263,12 @@ TEST(RopeFrequencies, RefuseOptionsOutOfRange) {
       rope_frequencies(
           {.rotary_dim = 8, .scaling = RopeScaling::kLlama3, .factor = 2, .low_freq_factor = 4}),
       ConfigError);
+  EXPECT_THROW(rope_frequencies({.rotary_dim = 2, .scaling = RopeScaling::kDynamic}), ConfigError);
+  EXPECT_THROW(rope_frequencies({.rotary_dim = 8,
+                                 .scaling = RopeScaling::kLongRope,
+                                 .short_factor = {1, 1, 1, 1},
+                                 .long_factor = {1, 1, 1}}),
+               ConfigError);
 }
 
 } // namespace

@@ -140,10 +140,14 @@ TEST(RotaryTable, HoldsTheAnglesOfHuggingFacesFrequencies) {
     if (o.contains("mscale")) options.mscale = o["mscale"];
     if (o.contains("mscale_all_dim")) options.mscale_all_dim = o["mscale_all_dim"];
     const std::string type = o["type"];
-    options.scaling = type == "linear"   ? RopeScaling::kLinear
-                      : type == "llama3" ? RopeScaling::kLlama3
-                      : type == "yarn"   ? RopeScaling::kYarn
-                                         : RopeScaling::kNone;
+    options.scaling = type == "linear"     ? RopeScaling::kLinear
+                      : type == "llama3"   ? RopeScaling::kLlama3
+                      : type == "yarn"     ? RopeScaling::kYarn
+                      : type == "dynamic"  ? RopeScaling::kDynamic
+                      : type == "longrope" ? RopeScaling::kLongRope
+                                           : RopeScaling::kNone;
+    options.short_factor = o.value("short_factor", std::vector<double>());
+    options.long_factor = o.value("long_factor", std::vector<double>());
     yarn += type == "yarn";
     const RotaryTable table = RotaryTable::make(options, false, 33, at::kDouble, at::kCPU);
     const auto frequencies = entry["inv_freq"].get<std::vector<double>>();

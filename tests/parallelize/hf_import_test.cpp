@@ -61,11 +61,18 @@ class HfImport : public testing::Test {
 TEST_F(HfImport, RefusesWhatItDoesNotSupportByName) {
   EXPECT_THAT(error_with("llama", {{"model_type", "perceiver"}}),
               HasSubstr("model_type=perceiver"));
-  EXPECT_THAT(error_with("llama", {{"rope_parameters", {{"rope_type", "longrope"}}}}),
-              HasSubstr("rope_type longrope"));
-  EXPECT_THAT(error_with("llama", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}},
+  EXPECT_THAT(error_with("llama", {{"rope_parameters", {{"rope_type", "proportional"}}}}),
+              HasSubstr("rope_type proportional"));
+  EXPECT_THAT(error_with("llama", {{"rope_scaling", {{"type", "axial"}, {"factor", 2.0}}},
                                    {"rope_parameters", nullptr}}),
-              HasSubstr("rope_type dynamic"));
+              HasSubstr("rope_type axial"));
+  EXPECT_THAT(error_with("llama", {{"rope_parameters", {{"rope_type", "longrope"}}}}),
+              HasSubstr("short_factor"));
+  EXPECT_THAT(
+      error_with("phi3_longrope", {{"rope_parameters", {{"long_factor", {1, 2}}}}}),
+      HasSubstr("rope_scaling.long_factor has 2 numbers, but 4 pairs of dimensions rotate"));
+  EXPECT_THAT(error_with("phi3", {{"rope_parameters", {{"rope_type", "linear"}, {"factor", 2}}}}),
+              HasSubstr("for phi3, a rope_type other than default and longrope"));
   EXPECT_THAT(error_with("llama", {{"hidden_act", "tanh"}}), HasSubstr("activation tanh"));
   EXPECT_THAT(error_with("gpt2", {{"add_cross_attention", true}}),
               HasSubstr("add_cross_attention"));
@@ -98,7 +105,7 @@ TEST_F(HfImport, RefusesWhatChangesAnEncodersNumbers) {
   EXPECT_NO_THROW(parse_hf_config(relu, "config.json"));
   EXPECT_THAT(error_with("t5", {{"architectures", {"T5EncoderModel"}}}),
               HasSubstr("the architecture T5EncoderModel"));
-  EXPECT_THAT(error_with("t5", {{"pad_token_id", 3}}), HasSubstr("pad_token_id=3"));
+  EXPECT_THAT(error_with("t5", {{"pad_token_id", 3000}}), HasSubstr("decoder_pad_token=3000"));
   EXPECT_THAT(error_with("t5", {{"feed_forward_proj", "gated-tanh"}, {"dense_act_fn", nullptr}}),
               HasSubstr("activation tanh"));
   EXPECT_THAT(error_with("t5", {{"relative_attention_max_distance", 16}}),
@@ -208,6 +215,50 @@ TEST(HfConfig, NamesOfClassesAreReadAndWritten) {
   const Json regression = make_hf_config(number, "roberta").config;
   EXPECT_EQ(regression["problem_type"], "regression");
   EXPECT_EQ(regression["id2label"], (Json{{"0", "LABEL_0"}}));
+}
+
+/// Scalings of rotary positions, also of some layers alone, there and back, and in older files.
+TEST(HfConfig, ScalingsOfRotaryPositionsComeBack) {
+  const auto read = [](const Json& json) { return parse_hf_config(json, "config.json").config; };
+  for (const char* name : {"llama_dynamic", "phi3_longrope", "gemma3_text_scaled", "t5_reglu"}) {
+    const Json json = read_json(kHfModels / name / "config.json");
+    const HfExport made = make_hf_config(read(json));
+    EXPECT_EQ(made.family, json["model_type"]);
+    for (const char* key : {"feed_forward_proj", "pad_token_id", "decoder_start_token_id"})
+      EXPECT_EQ(made.config.value(key, Json()), json.value(key, Json())) << key;
+    EXPECT_TRUE(same_model(read(made.config), read(json))) << name;
+  }
+  Json json = read_json(kHfModels / "phi3_longrope/config.json");
+  const models::ModelConfig longrope = read(json);
+  EXPECT_EQ(longrope.rope_scaling.type, models::RopeScalingType::kLongRope);
+  EXPECT_EQ(longrope.rope_scaling.factor, 3) << "the ratio of the lengths";
+  json["rope_scaling"] = {{"type", "su"},
+                          {"short_factor", json["rope_parameters"]["short_factor"]},
+                          {"long_factor", json["rope_parameters"]["long_factor"]}};
+  json["rope_theta"] = 10000.0;
+  json["partial_rotary_factor"] = 0.7;
+  json.erase("rope_parameters");
+  EXPECT_TRUE(same_model(read(json), longrope));
+  json.erase("original_max_position_embeddings");
+  EXPECT_EQ(read(json).rope_scaling.original_max_position_embeddings, 4096);
+  json = read_json(kHfModels / "gemma3_text_scaled/config.json");
+  const models::ModelConfig scaled = read(json);
+  EXPECT_EQ(scaled.rope_scaling.type, models::RopeScalingType::kLinear);
+  EXPECT_EQ(scaled.rope_local_scaling.type, models::RopeScalingType::kLlama3);
+  EXPECT_EQ(scaled.rope_local_base_freq, 10000);
+  // The older form scales the layers without a window alone.
+  json.erase("rope_parameters");
+  json.update({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}},
+               {"rope_theta", 5e5},
+               {"rope_local_base_freq", 200.0}});
+  const models::ModelConfig older = read(json);
+  EXPECT_EQ(older.rope_scaling.factor, 8);
+  EXPECT_EQ(older.rotary_base, 5e5);
+  EXPECT_EQ(older.rope_local_base_freq, 200);
+  EXPECT_EQ(older.rope_local_scaling, models::RopeScalingConfig());
+  EXPECT_TRUE(same_model(read(make_hf_config(older).config), older));
+  models::ModelConfig dynamic = read(read_json(kHfModels / "llama_dynamic/config.json"));
+  EXPECT_EQ(dynamic.longest_sequence(), 60) << "factor times max_position_embeddings";
 }
 
 /// What transformers 5.23 makes of files that leave keys out or say a thing twice.

@@ -150,6 +150,7 @@ MODELS = {
     "llama_linear": llama(**rope("linear", factor=2.0)),
     "llama_llama3": llama(**rope("llama3", rope_theta=5e5, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                  original_max_position_embeddings=64)),
+    "llama_dynamic": llama(max_position_embeddings=24, **rope("dynamic", factor=3.0)),
     "llama_yarn": llama(**rope("yarn", **YARN)),
     "llama_yarn_factors": llama(**rope("yarn", **YARN, beta_fast=16.0, beta_slow=2.0, attention_factor=1.3,
                                        truncate=False)),
@@ -177,6 +178,8 @@ MODELS = {
     "phi3": phi3(),
     "phi3_tied": phi3(tie_word_embeddings=True, num_key_value_heads=4),
     "phi3_partial": phi3(**rope("default", partial_rotary_factor=0.5)),
+    "phi3_longrope": phi3(original_max_position_embeddings=32, tie_word_embeddings=True, **rope(
+        "longrope", partial_rotary_factor=0.5, short_factor=[1.0, 1.1, 2.5], long_factor=[1.0, 3.0, 20.0])),
     "phi3_window": phi3(sliding_window=7, num_key_value_heads=1, **rope("default", partial_rotary_factor=0.34)),
     "phi3_head_size": phi3(head_dim=24),
     "olmo2": olmo2(),
@@ -197,6 +200,10 @@ MODELS = {
     "gemma3_rope": gemma3(layer_types=["full_attention", "sliding_attention", "full_attention"],
                           rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5},
                                            "sliding_attention": {"rope_type": "default", "rope_theta": 3e3}}),
+    "gemma3_window_scaling": gemma3(layer_types=["full_attention", "sliding_attention", "full_attention"],
+                                    rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5},
+                                                     "sliding_attention": {"rope_type": "llama3", "rope_theta": 3e3, "factor": 4.0, "low_freq_factor": 1.0,
+                                                                           "high_freq_factor": 4.0, "original_max_position_embeddings": 32}}),
     "gemma3_padding": gemma3(pad_token_id=0),
     "gemma3_all_full": gemma3(layer_types=["full_attention"] * 3),
     "qwen3_mqa_linear": qwen3(num_key_value_heads=1, **rope("linear", factor=3.0)),
@@ -246,6 +253,9 @@ MODELS = {
     "t5_near_distance": t5(relative_attention_num_buckets=32, relative_attention_max_distance=17),
     "t5_gated": t5(feed_forward_proj="gated-gelu", scale_decoder_outputs=True, tie_word_embeddings=False, d_kv=7, num_heads=3),
     "t5_gated_silu": t5(feed_forward_proj="gated-silu", num_decoder_layers=1),
+    "t5_gated_relu": t5(feed_forward_proj="gated-relu"),
+    "t5_odd_buckets": t5(relative_attention_num_buckets=9, relative_attention_max_distance=31),
+    "t5_pad": t5(decoder_start_token_id=3, pad_token_id=6),
     "t5_silu": t5(feed_forward_proj="silu", tie_word_embeddings=False),
     "t5_gelu": t5(feed_forward_proj="gelu", layer_norm_epsilon=1e-3),
     "t5_unscaled": t5(scale_decoder_outputs=False),
@@ -315,7 +325,10 @@ def forward(model, batch):
     if "labels" in batch:
         output = model(**batch)
         return output.loss, output.logits if "logits" in output else output.prediction_logits
+    if model.dtype == torch.float64:  # numbers that come from lengths, too: the base of dynamic positions
+        torch.set_default_dtype(torch.float64)
     logits, ids = model(**batch, use_cache=False).logits, batch["input_ids"]
+    torch.set_default_dtype(torch.float32)
     return torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1)), logits
 
 

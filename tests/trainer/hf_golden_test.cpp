@@ -71,6 +71,84 @@ TEST(HfHidden, OfAModelWithoutHeadsAreThoseOfTransformers) {
   }
 }
 
+/// A folder of the model as transformers saves the class `body`, without its output layer: without
+/// `prefix` in the names of tensors, either.
+void write_without_head(const fs::path& from, const fs::path& to, const std::string& body,
+                        const std::string& prefix) {
+  Json config = read_json(from / "config.json");
+  config["architectures"] = {body};
+  std::ofstream(to / "config.json") << config;
+  std::map<std::string, at::Tensor> tensors;
+  const SafetensorsFile file(from / "model.safetensors");
+  for (const auto& [name, entry] : file.tensors())
+    if (name != "lm_head.weight")
+      tensors[name.starts_with(prefix) ? name.substr(prefix.size()) : name] =
+          checkpoint::to_tensor(entry);
+  checkpoint::write_tensors(to / "model.safetensors", tensors);
+}
+
+TEST(HfHidden, OfADecoderWithoutItsOutputLayerAreThoseOfTheWholeModel) {
+  struct Case {
+    const char *model, *body, *prefix;
+    bool tied = false;
+  };
+  for (const auto& [model, body, prefix, tied] :
+       {Case{"llama", "LlamaModel", "model."}, Case{"mixtral", "MixtralModel", "model."},
+        Case{"qwen2", "Qwen2Model", "model.", true},
+        Case{"gpt2", "GPT2Model", "transformer.", true},
+        Case{"t5_v1_1_gated", "T5Model", "", true}}) {
+    SCOPED_TRACE(body);
+    const fs::path folder = kData / "hf_tiny" / model, out = scratch("hf_body");
+    write_without_head(folder, out, body, prefix);
+    HfEvaluation options{.model = folder,
+                         .batches = folder / "expected.safetensors",
+                         .logits_out = out / "logits.safetensors",
+                         .hidden_out = out / "whole.safetensors",
+                         .dtype = Precision::kFp64,
+                         .num_threads = 2};
+    EXPECT_TRUE(evaluate_hf(options));
+    options.model = out;
+    options.hidden_out = out / "hidden.safetensors";
+    const std::string error = tied ? "" : test::error_of([&] { evaluate_hf(options); });
+    EXPECT_THAT(error, HasSubstr(tied ? "" : "lm_head.weight is missing"));
+    options.logits_out.clear();
+    EXPECT_FALSE(evaluate_hf(options)) << "no loss";
+    const SafetensorsFile hidden(out / "hidden.safetensors"), whole(out / "whole.safetensors");
+    EXPECT_EQ(hidden.tensors().size(), whole.tensors().size());
+    for (const auto& [name, entry] : whole.tensors())
+      EXPECT_TRUE(at::equal(checkpoint::to_tensor(hidden.at(name)), checkpoint::to_tensor(entry)))
+          << name;
+    fs::remove_all(out);
+  }
+}
+
+/// As of BertForPreTraining in transformers, whose loss is the sum of both.
+TEST(HfEvaluation, AModelWithTwoLossesGivesNoneIfTheLabelsOfOneAreMissing) {
+  const fs::path folder = kData / "hf_tiny/bert", out = scratch("hf_one_label");
+  const SafetensorsFile expected(folder / "expected.safetensors");
+  for (const std::string missing : {"labels", "next_sentence_label"}) {
+    std::map<std::string, at::Tensor> batch;
+    for (const char* name :
+         {"input_ids", "attention_mask", "token_type_ids", "labels", "next_sentence_label"})
+      if (name != missing) batch[name] = checkpoint::to_tensor(expected.at(name));
+    checkpoint::write_tensors(out / "batch.safetensors", batch);
+    HfEvaluation options{.model = folder,
+                         .batches = out / "batch.safetensors",
+                         .logits_out = out / "logits.safetensors",
+                         .dtype = Precision::kFp64,
+                         .num_threads = 2};
+    EXPECT_FALSE(evaluate_hf(options)) << missing;
+    const SafetensorsFile logits(out / "logits.safetensors");
+    EXPECT_LE(max_abs(checkpoint::to_tensor(logits.at("logits")) -
+                      checkpoint::to_tensor(expected.at("logits"))),
+              1e-6);
+    options.grads_out = out / "grads.safetensors";
+    EXPECT_THAT(test::error_of([&] { evaluate_hf(options); }),
+                HasSubstr("needs all labels of the model"));
+  }
+  fs::remove_all(out);
+}
+
 TEST(HfOutputs, ThatTheModelDoesNotGiveAreRefusedBeforeTheWork) {
   const fs::path folder = kData / "hf_tiny/bert_model", out = scratch("hf_outputs");
   const auto error = [&](HfEvaluation options) {
@@ -251,16 +329,16 @@ TEST_P(HfGolden, Bf16IsNear) {
   fs::remove_all(out);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, HfGolden,
-                         testing::Values("bert", "bert_masked_lm", "bert_masked_lm_untied",
-                                         "bert_regression", "deepseek_v3", "deepseek_v3_yarn",
-                                         "gemma2", "gemma3_text", "glm4", "gpt2", "gpt_oss",
-                                         "gpt_oss_mxfp4", "llama", "llama3_rope_scaling_tied",
-                                         "mistral_sliding_window", "mixtral", "olmo2", "olmoe",
-                                         "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
-                                         "roberta_classification", "roberta_masked_lm", "t5",
-                                         "t5_untied", "t5_untied_unscaled", "t5_v1_1_gated"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Families, HfGolden,
+    testing::Values("bert", "bert_masked_lm", "bert_masked_lm_untied", "bert_regression",
+                    "deepseek_v3", "deepseek_v3_yarn", "gemma2", "gemma3_text",
+                    "gemma3_text_scaled", "glm4", "gpt2", "gpt_oss", "gpt_oss_mxfp4", "llama",
+                    "llama3_rope_scaling_tied", "llama_dynamic", "mistral_sliding_window",
+                    "mixtral", "olmo2", "olmoe", "phi3", "phi3_longrope", "qwen2", "qwen2_moe",
+                    "qwen3", "qwen3_moe", "roberta_classification", "roberta_masked_lm", "t5",
+                    "t5_reglu", "t5_untied", "t5_untied_unscaled", "t5_v1_1_gated"),
+    [](const auto& info) { return info.param; });
 
 struct CurveCase {
   std::string model, precision;

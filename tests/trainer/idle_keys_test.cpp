@@ -152,6 +152,13 @@ TEST(IdleKeys, OfRotaryPositions) {
          {original, {}, {type + "llama3", factor}},
          {original, {type + "linear", factor}, {type + "yarn", factor}},
          {"model.rope_scaling.mscale_all_dim=1", {type + "linear"}, {type + "yarn", factor}},
+         {"model.rope_scaling.long_factor=[1,1,1,1]",
+          {type + "linear", factor},
+          {type + "longrope", "model.rope_scaling.short_factor=[1,1,1,1]", "model.kv_channels=8"}},
+         {"model.rope_local_scaling.factor=2",
+          {"model.window_size=8", "model.rope_local_base_freq=100"},
+          {"model.window_size=8", "model.rope_local_base_freq=100",
+           "model.rope_local_scaling.type=linear"}},
          {"model.rope_scaling.beta_fast=16",
           {"model.position_embedding_type=learned_absolute"},
           {type + "yarn", factor}}});

@@ -25,6 +25,9 @@ inline const std::vector<std::string> kLlama3 = {
 inline const std::vector<std::string> kYarn = {
     "model.rope_scaling.type=yarn", "model.rope_scaling.factor=4",
     "model.rope_scaling.original_max_position_embeddings=64", "model.kv_channels=16"};
+inline const std::vector<std::string> kLongRope = {
+    "model.rope_scaling.type=longrope", "model.rope_scaling.short_factor=[1,1,1,1]",
+    "model.rope_scaling.long_factor=[1,1,1,1]", "model.kv_channels=8"};
 inline const std::vector<std::string> kLora = {"peft.type=lora"};
 inline const std::vector<std::string> kSgd = {"optimizer.optimizer=sgd"};
 inline const std::vector<std::string> kLion = {"optimizer.optimizer=lion"};
@@ -98,6 +101,24 @@ inline std::vector<std::string> operator+(std::vector<std::string> a,
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
+
+inline const std::vector<std::string> kLocal = {
+    "model.window_size=8", "model.rope_local_base_freq=100", "model.kv_channels=16"};
+inline const std::vector<std::string> kLocalLlama3 =
+    kLocal + std::vector<std::string>{
+                 "model.rope_local_scaling.type=llama3", "model.rope_local_scaling.factor=4",
+                 "model.rope_local_scaling.original_max_position_embeddings=64"};
+inline const std::vector<std::string> kLocalYarn =
+    kLocal + std::vector<std::string>{
+                 "model.rope_local_scaling.type=yarn", "model.rope_local_scaling.factor=4",
+                 "model.rope_local_scaling.original_max_position_embeddings=64"};
+inline const std::vector<std::string> kLocalLongRope = {
+    "model.window_size=8",
+    "model.rope_local_base_freq=100",
+    "model.kv_channels=8",
+    "model.rope_local_scaling.type=longrope",
+    "model.rope_local_scaling.short_factor=[1,1,1,1]",
+    "model.rope_local_scaling.long_factor=[1,1,1,1]"};
 
 inline const std::map<std::string, Effect> kEffects = {
     {"model.head",
@@ -214,6 +235,42 @@ inline const std::map<std::string, Effect> kEffects = {
      {"model.rope_scaling.mscale_all_dim=0.7",
       kYarn + std::vector<std::string>{"model.rope_scaling.mscale=1",
                                        "model.rope_scaling.mscale_all_dim=0.5"}}},
+    {"model.rope_scaling.short_factor", {"model.rope_scaling.short_factor=[1,1,1.5,4]", kLongRope}},
+    {"model.rope_scaling.long_factor",
+     {"model.rope_scaling.long_factor=[1,1,1.5,4]",
+      kLongRope +
+          std::vector<std::string>{"model.rope_scaling.original_max_position_embeddings=4"}}},
+    {"model.rope_local_scaling.type",
+     {"model.rope_local_scaling.type=linear",
+      kLocal + std::vector<std::string>{"model.rope_local_scaling.factor=2"}}},
+    {"model.rope_local_scaling.factor",
+     {"model.rope_local_scaling.factor=2",
+      kLocal + std::vector<std::string>{"model.rope_local_scaling.type=linear"}}},
+    {"model.rope_local_scaling.original_max_position_embeddings",
+     {"model.rope_local_scaling.original_max_position_embeddings=16", kLocalLlama3}},
+    {"model.rope_local_scaling.low_freq_factor",
+     {"model.rope_local_scaling.low_freq_factor=2", kLocalLlama3}},
+    {"model.rope_local_scaling.high_freq_factor",
+     {"model.rope_local_scaling.high_freq_factor=16", kLocalLlama3}},
+    {"model.rope_local_scaling.beta_fast", {"model.rope_local_scaling.beta_fast=1.5", kLocalYarn}},
+    {"model.rope_local_scaling.beta_slow", {"model.rope_local_scaling.beta_slow=0.1", kLocalYarn}},
+    {"model.rope_local_scaling.truncate", {"model.rope_local_scaling.truncate=false", kLocalYarn}},
+    {"model.rope_local_scaling.attention_factor",
+     {"model.rope_local_scaling.attention_factor=2", kLocalYarn}},
+    {"model.rope_local_scaling.mscale",
+     {"model.rope_local_scaling.mscale=0.7",
+      kLocalYarn + std::vector<std::string>{"model.rope_local_scaling.mscale=1",
+                                            "model.rope_local_scaling.mscale_all_dim=0.5"}}},
+    {"model.rope_local_scaling.mscale_all_dim",
+     {"model.rope_local_scaling.mscale_all_dim=0.7",
+      kLocalYarn + std::vector<std::string>{"model.rope_local_scaling.mscale=1",
+                                            "model.rope_local_scaling.mscale_all_dim=0.5"}}},
+    {"model.rope_local_scaling.short_factor",
+     {"model.rope_local_scaling.short_factor=[1,1,1.5,4]", kLocalLongRope}},
+    {"model.rope_local_scaling.long_factor",
+     {"model.rope_local_scaling.long_factor=[1,1,1.5,4]",
+      kLocalLongRope +
+          std::vector<std::string>{"model.rope_local_scaling.original_max_position_embeddings=4"}}},
     {"model.normalization", {"model.normalization=layernorm"}},
     {"model.layernorm_epsilon", {"model.layernorm_epsilon=0.01"}},
     {"model.layernorm_zero_centered_gamma", {"model.layernorm_zero_centered_gamma=true"}},
@@ -473,6 +530,8 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
 };
 
 inline const std::map<std::string, Elsewhere> kElsewhere = {
+    {"model.decoder_pad_token",
+     {"inputs behind missing labels, which no dataset but batches has between others: HfGolden"}},
     {"offload.activations", {"changes memory alone, and needs a folder: recompute_test.cpp"}},
     {"offload.num_layers", {"changes memory alone: recompute_test.cpp"}},
     {"logger.log_max_attention_logit",

@@ -72,10 +72,21 @@ Json with_own_names(const Json& json, const Family& family, const std::string& w
   return own;
 }
 
+/// transformers names a model without an output layer after its type alone.
+bool names_no_head(const ConfigReader& in) {
+  const auto found = in.json().find("architectures");
+  if (found == in.json().end() || !found->is_array() || found->empty() ||
+      !found->front().is_string())
+    return false;
+  const auto name = found->front().get<std::string>();
+  return name.ends_with("Model") && !name.ends_with("LMHeadModel");
+}
+
 } // namespace
 
 HfModel parse_hf_config(const Json& json, const std::string& where) {
   HfModel model{.family = ConfigReader(json, where).get<std::string>("model_type"), .config = {}};
+  model.without_head = names_no_head(ConfigReader(json, where));
   const Family* const family = find_family(model.family);
   if (family == nullptr)
     raise<ConfigError>("{}: model_type={} is not a supported family; supported are {}", where,

@@ -13,6 +13,8 @@ namespace pentatron::checkpoint {
 struct HfModel {
   std::string family; ///< model_type
   models::ModelConfig config;
+  /// The class that config.json names has no output layer: LlamaModel, T5Model.
+  bool without_head = false;
 };
 
 /// Throws DataError if it is not the config.json of a model that can be, ConfigError for a family

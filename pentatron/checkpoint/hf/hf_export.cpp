@@ -47,6 +47,29 @@ void normalise_experts(ModelConfig& c) {
   if (all) c.ffn_hidden_size = c.moe_ffn_hidden_size;
 }
 
+/// Without what its type does not use.
+void normalise_scaling(models::RopeScalingConfig& s) {
+  models::RopeScalingConfig kept{.type = s.type};
+  if (s.type != RopeScalingType::kNone) kept.factor = s.factor;
+  if (s.type == RopeScalingType::kLlama3 || s.type == RopeScalingType::kLongRope)
+    kept.original_max_position_embeddings = s.original_max_position_embeddings;
+  if (s.type == RopeScalingType::kLlama3) {
+    kept.low_freq_factor = s.low_freq_factor;
+    kept.high_freq_factor = s.high_freq_factor;
+  }
+  if (s.type == RopeScalingType::kLongRope) {
+    kept.attention_factor = s.attention_factor;
+    kept.short_factor = s.short_factor;
+    kept.long_factor = s.long_factor;
+  }
+  if (s.type == RopeScalingType::kYarn) {
+    kept = s;
+    kept.short_factor.clear();
+    kept.long_factor.clear();
+  }
+  s = std::move(kept);
+}
+
 /// With defaults written out, and without what does not change the numbers of a trained model.
 ModelConfig normalised(ModelConfig c) {
   const ModelConfig fresh = ModelConfig::default_of(c.type);
@@ -55,6 +78,7 @@ ModelConfig normalised(ModelConfig c) {
   c.kv_channels = c.head_size();
   c.ffn_hidden_size = c.ffn_size();
   c.num_decoder_layers = c.decoder_layers();
+  if (c.decoder_pad_token == c.decoder_start_token) c.decoder_pad_token.reset();
   c.softmax_scale = c.score_scale();
   if (c.multi_latent_attention)
     c.latent_layernorm_epsilon = c.latent_layernorm_epsilon.value_or(c.layernorm_epsilon);
@@ -89,19 +113,12 @@ ModelConfig normalised(ModelConfig c) {
     c.rotary_interleaved = fresh.rotary_interleaved;
     c.rope_scaling = {};
   }
-  models::RopeScalingConfig& s = c.rope_scaling;
-  models::RopeScalingConfig kept{.type = s.type};
-  if (s.type != RopeScalingType::kNone) kept.factor = s.factor;
-  if (s.type == RopeScalingType::kLlama3) {
-    kept.low_freq_factor = s.low_freq_factor;
-    kept.high_freq_factor = s.high_freq_factor;
-    kept.original_max_position_embeddings = s.original_max_position_embeddings;
-  }
-  if (s.type == RopeScalingType::kYarn) kept = s;
-  s = kept;
-  // A base of its own for windows that is the base of all.
-  if (s.type == RopeScalingType::kNone && c.rope_local_base_freq == c.rotary_base)
+  normalise_scaling(c.rope_scaling);
+  normalise_scaling(c.rope_local_scaling);
+  // Positions of their own for windows that are those of all.
+  if (c.rope_local_base_freq == c.rotary_base && c.rope_local_scaling == c.rope_scaling)
     c.rope_local_base_freq.reset();
+  if (!c.rope_local_base_freq) c.rope_local_scaling = {};
   return c;
 }
 

@@ -71,9 +71,13 @@ std::vector<std::string> spellings(const std::string& name) {
 
 class HfSource final : public ModelSource {
  public:
-  HfSource(const fs::path& folder, HfModel model) : ModelSource({}), files_(folder) {
+  HfSource(const fs::path& folder, HfModel model, ModelPurpose purpose)
+      : ModelSource({}), files_(folder) {
     const bool said_tied = !model.config.untie_embeddings_and_output_weights;
+    const bool without_head = model.without_head && purpose == ModelPurpose::kHiddenStates;
     const Family* const family = find_family(model.family);
+    if (without_head || (family != nullptr && family->tensors_decide_tying))
+      model.config.untie_embeddings_and_output_weights = false;
     if (family != nullptr && family->fit != nullptr)
       family->fit([&](std::string_view name) { return files_.find(name) != nullptr; },
                   model.config);
@@ -88,6 +92,7 @@ class HfSource final : public ModelSource {
               .context = model.config.max_position_embeddings,
               .generation = generation_defaults(folder),
               .companions = companion_files(folder)};
+    facts_.without_head = without_head;
     if (has_tokenizer_files(folder)) facts_.tokenizer = {TokenizerPlace::Kind::kFiles, folder};
     match(model);
   }
@@ -234,9 +239,10 @@ void require_weights(const fs::path& folder) {
 }
 
 /// An interrupted download leaves an index without some of its files.
-std::unique_ptr<ModelSource> open_files(const fs::path& folder, const HfModel& model) {
+std::unique_ptr<ModelSource> open_files(const fs::path& folder, const HfModel& model,
+                                        ModelPurpose purpose) {
   try {
-    return std::make_unique<HfSource>(folder, model);
+    return std::make_unique<HfSource>(folder, model, purpose);
   } catch (const DataError& error) {
     const std::string remedy = download_or(folder, "");
     if (remedy.empty() || !parts_of(error.what()).remedy.empty()) throw;
@@ -246,13 +252,14 @@ std::unique_ptr<ModelSource> open_files(const fs::path& folder, const HfModel& m
 
 } // namespace
 
-std::unique_ptr<ModelSource> open_hf_model(const fs::path& folder) {
-  return open_hf_model(folder, read_hf_config(folder));
+std::unique_ptr<ModelSource> open_hf_model(const fs::path& folder, ModelPurpose purpose) {
+  return open_hf_model(folder, read_hf_config(folder), purpose);
 }
 
-std::unique_ptr<ModelSource> open_hf_model(const fs::path& folder, const HfModel& model) {
+std::unique_ptr<ModelSource> open_hf_model(const fs::path& folder, const HfModel& model,
+                                           ModelPurpose purpose) {
   require_weights(folder);
-  return open_files(folder, model);
+  return open_files(folder, model, purpose);
 }
 
 } // namespace pentatron::checkpoint

@@ -25,6 +25,13 @@ void check(const RopeOptions& o) {
                        o.low_freq_factor, o.high_freq_factor);
   if (o.scaling == RopeScaling::kYarn && !(o.theta > 1.0))
     raise<ConfigError>("rope: YaRN needs theta above 1, not {}", o.theta);
+  if (o.scaling == RopeScaling::kDynamic && o.rotary_dim == 2)
+    raise<ConfigError>("rope: dynamic scaling needs more than one pair of dimensions");
+  if (o.scaling != RopeScaling::kLongRope) return;
+  for (const std::vector<double>* factors : {&o.short_factor, &o.long_factor})
+    if (std::ssize(*factors) != turned_dims(o) / 2)
+      raise<ConfigError>("rope: {} factors for {} pairs of dimensions", factors->size(),
+                         turned_dims(o) / 2);
 }
 
 /// Long waves are divided by the factor, short ones stay, those between are blended.
@@ -61,6 +68,14 @@ void scale_yarn(std::vector<double>& frequencies, const RopeOptions& o) {
   }
 }
 
+/// The base for the longest sequence: it grows beyond the original context.
+double dynamic_theta(const RopeOptions& o) {
+  const double original = static_cast<double>(o.original_max_position),
+               dim = static_cast<double>(o.rotary_dim);
+  const double length = std::max(static_cast<double>(o.sequence), original);
+  return o.theta * std::pow(o.factor * length / original - (o.factor - 1.0), dim / (dim - 2.0));
+}
+
 } // namespace
 
 double yarn_mscale(double factor, double mscale) {
@@ -74,11 +89,13 @@ int64_t turned_dims(const RopeOptions& o) {
 std::vector<double> rope_frequencies(const RopeOptions& o) {
   check(o);
   std::vector<double> frequencies(turned_dims(o) / 2);
+  const double theta = o.scaling == RopeScaling::kDynamic ? dynamic_theta(o) : o.theta;
   for (size_t i = 0; i < frequencies.size(); ++i)
     frequencies[i] =
-        1.0 / std::pow(o.theta, static_cast<double>(2 * i) / static_cast<double>(o.rotary_dim));
+        1.0 / std::pow(theta, static_cast<double>(2 * i) / static_cast<double>(o.rotary_dim));
   switch (o.scaling) {
   case RopeScaling::kNone:
+  case RopeScaling::kDynamic:
     break;
   case RopeScaling::kLinear:
     for (double& f : frequencies) f /= o.factor;
@@ -89,20 +106,31 @@ std::vector<double> rope_frequencies(const RopeOptions& o) {
   case RopeScaling::kYarn:
     scale_yarn(frequencies, o);
     break;
+  case RopeScaling::kLongRope: {
+    const auto& factors = o.sequence > o.original_max_position ? o.long_factor : o.short_factor;
+    for (size_t i = 0; i < frequencies.size(); ++i) frequencies[i] /= factors[i];
+    break;
+  }
   }
   return frequencies;
 }
 
 double rope_attention_factor(const RopeOptions& o) {
-  if (o.scaling != RopeScaling::kYarn) return 1.0;
+  if (o.scaling != RopeScaling::kYarn && o.scaling != RopeScaling::kLongRope) return 1.0;
   if (o.attention_factor) return *o.attention_factor;
+  if (o.scaling == RopeScaling::kLongRope)
+    return o.factor <= 1.0
+               ? 1.0
+               : std::sqrt(1.0 + std::log(o.factor) /
+                                     std::log(static_cast<double>(o.original_max_position)));
   // As in the source, a zero counts as absent.
   if (o.mscale.value_or(0.0) != 0.0 && o.mscale_all_dim.value_or(0.0) != 0.0)
     return yarn_mscale(o.factor, *o.mscale) / yarn_mscale(o.factor, *o.mscale_all_dim);
   return yarn_mscale(o.factor, 1.0);
 }
 
-RopeTables rope_tables(const RopeOptions& options, int64_t max_position) {
+RopeTables rope_tables(RopeOptions options, int64_t max_position) {
+  options.sequence = max_position;
   const std::vector<double> frequencies = rope_frequencies(options);
   const double factor = rope_attention_factor(options);
   RopeTables tables;

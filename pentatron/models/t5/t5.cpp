@@ -160,7 +160,7 @@ ModelSpec T5::spec_of(const ModelConfig& c) {
                  data::label_field("decoder"),
                  {.name = "decoder_input_ids",
                   .stream = "decoder",
-                  .fill = static_cast<double>(c.decoder_start_token),
+                  .fill = static_cast<double>(c.decoder_pad_token.value_or(c.decoder_start_token)),
                   .limit = c.vocab_size,
                   .start_token = c.decoder_start_token}},
       .losses = {{.name = kLmLoss, .labels = "labels"}},

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "pentatron/base/log.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/gguf/families/all.h"
 
 namespace pentatron::checkpoint {
@@ -124,6 +125,12 @@ void write_gemma3(GgufKeyWriter& w, int64_t) {
   Json sliding = Json::object();
   if (w.has("rope_parameters") && w.json()["rope_parameters"].is_object())
     sliding = w.json()["rope_parameters"].value("sliding_attention", Json::object());
+  if (const auto type =
+          json_get_or<std::string>(sliding, "rope_type", "default", GgufKeyWriter::kWhere);
+      type != "default")
+    w.problem(fmt::format("rope_type={} in layers with a sliding window cannot be stored in a GGUF "
+                          "file of gemma3",
+                          excerpt(type)));
   w.put("rope.freq_base_swa",
         json_get_or<double>(sliding, "rope_theta", w.get<double>("rope_local_base_freq", 10000.0),
                             GgufKeyWriter::kWhere));

@@ -103,6 +103,16 @@ void read_rope(const ConfigReader& in, const RopeRule& rule, ModelConfig& c) {
     s.attention_factor = optional("attention_factor");
     s.mscale = optional("mscale");
     s.mscale_all_dim = optional("mscale_all_dim");
+  } else if (type == "dynamic") {
+    s.type = RopeScalingType::kDynamic;
+  } else if (type == "longrope") {
+    s.type = RopeScalingType::kLongRope;
+    const double longer = static_cast<double>(c.max_position_embeddings) /
+                          static_cast<double>(s.original_max_position_embeddings);
+    s.factor = std::max(1.0, number("factor", longer));
+    s.attention_factor = optional("attention_factor");
+    s.short_factor = json_get<std::vector<double>>(rope, "short_factor", where);
+    s.long_factor = json_get<std::vector<double>>(rope, "long_factor", where);
   } else {
     in.refuse("rope_type " + type);
   }
@@ -129,6 +139,14 @@ void write_rope(const ModelConfig& c, const RopeRule& rule, Json& json) {
     if (s.attention_factor) add("attention_factor", *s.attention_factor);
     if (s.mscale) add("mscale", *s.mscale);
     if (s.mscale_all_dim) add("mscale_all_dim", *s.mscale_all_dim);
+  }
+  if (s.type == RopeScalingType::kDynamic) add("rope_type", "dynamic");
+  if (s.type == RopeScalingType::kLongRope) {
+    add("rope_type", "longrope");
+    add("original_max_position_embeddings", s.original_max_position_embeddings);
+    add("short_factor", s.short_factor);
+    add("long_factor", s.long_factor);
+    if (s.attention_factor) add("attention_factor", *s.attention_factor);
   }
   json["rope_theta"] = c.rotary_base;
   json["rope_scaling"] = s.type == RopeScalingType::kNone ? Json() : rope;

@@ -38,7 +38,7 @@ models::ActivationFunction read_activation(const ConfigReader& in, const std::st
   if (name == "gelu") return gated ? A::kGeGlu : A::kGelu;
   if (name == "gelu_new" || name == "gelu_pytorch_tanh")
     return gated ? A::kGeGluTanh : A::kGeluTanh;
-  if (!gated && name == "relu") return A::kRelu;
+  if (name == "relu") return gated ? A::kReGlu : A::kRelu;
   if (!gated && name == "relu2") return A::kSquaredRelu;
   if (name == "quick_gelu") return gated ? A::kQuickGeGlu : A::kQuickGelu;
   in.refuse(fmt::format("activation {}{}", name, gated ? " in a gated MLP" : ""));
@@ -58,6 +58,7 @@ std::string activation_name(models::ActivationFunction f) {
   case A::kGeGluTanh:
     return "gelu_pytorch_tanh";
   case A::kRelu:
+  case A::kReGlu:
     return "relu";
   case A::kSquaredRelu:
     return "relu2";

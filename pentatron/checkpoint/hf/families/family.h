@@ -77,6 +77,8 @@ struct Family {
   /// Tensors of files that are not parameters of the model: tables, heads of another task. May be
   /// null.
   bool (*is_extra)(std::string_view name, const models::ModelConfig& c) = nullptr;
+  /// tie_word_embeddings says nothing of the output layer: weights that are equal are tied.
+  bool tensors_decide_tying = false;
   /// The key of config.json with the number of layers of multi-token prediction, which the tensors
   /// decide whatever it says. Null: the family has none.
   const char* depths_key = nullptr;

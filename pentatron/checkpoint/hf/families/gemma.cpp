@@ -86,8 +86,9 @@ models::ModelConfig read_gemma3(const ConfigReader& in) {
         in.where());
   c.qk_layernorm = true;
   Json full = in.json();
-  double local = in.get<double>("rope_local_base_freq", 10000.0);
-  bool shared = false;
+  Json windows = in.json();
+  windows["rope_theta"] = in.get<double>("rope_local_base_freq", 10000.0);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) windows.erase(key);
   if (!full.contains("rope_theta")) full["rope_theta"] = 1e6;
   if (const Json kinds = in.json().value("rope_parameters", Json()); kinds.is_object()) {
     full["rope_parameters"] = kinds.value("full_attention", Json::object());
@@ -98,30 +99,33 @@ models::ModelConfig read_gemma3(const ConfigReader& in) {
     Json sliding = kinds.value("sliding_attention", Json::object());
     if (sliding.is_null()) sliding = Json::object();
     if (!sliding.is_object()) in.refuse("rope_parameters.sliding_attention that is not an object");
-    local = json_get_or<double>(sliding, "rope_theta", local, in.where());
-    // One kind of positions for all layers, scaled or not.
-    shared = sliding.contains("rope_theta") && sliding == full["rope_parameters"];
-    if (!shared &&
-        json_get_or<std::string>(sliding, "rope_type", "default", in.where()) != "default")
-      in.refuse("a scaling of rotary positions in layers with a sliding window that differs from "
-                "that of the others");
+    windows["rope_parameters"] = std::move(sliding);
   }
   read_rope(ConfigReader(full, in.where()), {}, c);
-  const bool scaled = c.rope_scaling.type != models::RopeScalingType::kNone;
-  shared = shared || (local == c.rotary_base && !scaled);
-  if (c.window_size && !shared) c.rope_local_base_freq = local;
+  models::ModelConfig local = c;
+  local.rope_scaling = {};
+  read_rope(ConfigReader(windows, in.where()), {}, local);
+  const bool shared = local.rotary_base == c.rotary_base && local.rope_scaling == c.rope_scaling;
+  if (c.window_size && !shared) {
+    c.rope_local_base_freq = local.rotary_base;
+    c.rope_local_scaling = local.rope_scaling;
+  }
   return c;
 }
 
 Json write_gemma3(const models::ModelConfig& c) {
   Json json = write_gemma(c);
   write_rope(c, {}, json);
-  const double local = c.rope_local_base_freq.value_or(c.rotary_base);
-  const Json full = json["rope_parameters"];
-  Json sliding = {{"rope_type", "default"}, {"rope_theta", local}};
-  if (c.window_size && !c.rope_local_base_freq) sliding = full; // the same scaling too
-  json["rope_local_base_freq"] = local;
-  json["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", sliding}};
+  models::ModelConfig windows = c;
+  if (c.rope_local_base_freq) {
+    windows.rotary_base = *c.rope_local_base_freq;
+    windows.rope_scaling = c.rope_local_scaling;
+  }
+  Json local = Json::object();
+  write_rope(windows, {}, local);
+  json["rope_local_base_freq"] = windows.rotary_base;
+  json["rope_parameters"] = {{"full_attention", json["rope_parameters"]},
+                             {"sliding_attention", local["rope_parameters"]}};
   return json;
 }
 

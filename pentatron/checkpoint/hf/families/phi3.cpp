@@ -9,13 +9,28 @@ namespace {
 
 constexpr RopeRule kRope = {.partial = true};
 
+/// Other names of longrope, and the original context where the file has none, as in transformers.
+Json with_longrope(const ConfigReader& in) {
+  Json json = in.json();
+  if (!json.contains("original_max_position_embeddings"))
+    json["original_max_position_embeddings"] = 4096;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!json.contains(key) || !json[key].is_object()) continue;
+    for (const char* type : {"rope_type", "type"})
+      if (json[key].contains(type) && (json[key][type] == "su" || json[key][type] == "yarn"))
+        json[key][type] = "longrope";
+  }
+  return json;
+}
+
 models::ModelConfig read_phi3(const ConfigReader& in) {
   models::ModelConfig c = read_decoder(in, {.norm_eps = 1e-5, .max_positions = 4096});
   c.hidden_dropout = in.get<double>("resid_pdrop", 0.0);
   c.embedding_dropout = in.get<double>("embd_pdrop", 0.0);
-  read_rope(in, kRope, c);
-  if (c.rope_scaling.type != models::RopeScalingType::kNone)
-    in.refuse("for phi3, a rope_type other than default");
+  read_rope(ConfigReader(with_longrope(in), in.where()), kRope, c);
+  if (c.rope_scaling.type != models::RopeScalingType::kNone &&
+      c.rope_scaling.type != models::RopeScalingType::kLongRope)
+    in.refuse("for phi3, a rope_type other than default and longrope");
   c.window_size = in.find<int64_t>("sliding_window");
   return c;
 }
@@ -25,7 +40,9 @@ Json write_phi3(const models::ModelConfig& c) {
   json["resid_pdrop"] = c.hidden_dropout;
   json["embd_pdrop"] = c.embedding_dropout.value_or(c.hidden_dropout);
   json["sliding_window"] = c.window_size ? Json(*c.window_size) : Json();
-  json["original_max_position_embeddings"] = c.max_position_embeddings;
+  const bool scaled = c.rope_scaling.type == models::RopeScalingType::kLongRope;
+  json["original_max_position_embeddings"] =
+      scaled ? c.rope_scaling.original_max_position_embeddings : c.max_position_embeddings;
   write_rope(c, kRope, json);
   return json;
 }

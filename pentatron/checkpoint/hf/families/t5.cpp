@@ -49,8 +49,7 @@ ModelConfig read_t5(const ConfigReader& in) {
   c.scale_decoder_outputs = in.get<bool>("scale_decoder_outputs", tied);
   c.decoder_start_token = in.get<int64_t>("decoder_start_token_id", 0);
   if (const auto pad = in.get<int64_t>("pad_token_id", 0); pad != c.decoder_start_token)
-    in.refuse(
-        fmt::format("pad_token_id={} with decoder_start_token_id={}", pad, c.decoder_start_token));
+    c.decoder_pad_token = pad;
   if (!in.get<bool>("is_encoder_decoder", true)) in.refuse("is_encoder_decoder=false");
   return c;
 }
@@ -79,7 +78,7 @@ Json write_t5(const ModelConfig& c) {
           {"scale_decoder_outputs", c.scale_decoder_outputs},
           {"tie_word_embeddings", !c.untie_embeddings_and_output_weights},
           {"decoder_start_token_id", c.decoder_start_token},
-          {"pad_token_id", c.decoder_start_token},
+          {"pad_token_id", c.decoder_pad_token.value_or(c.decoder_start_token)},
           {"is_encoder_decoder", true}};
 }
 
@@ -123,11 +122,6 @@ void name_t5(const ModelConfig& c, TensorNames& out) {
   if (c.untie_embeddings_and_output_weights) out.add("lm_head.weight", "output.weight");
 }
 
-/// transformers 5 ties whatever is equal; tie_word_embeddings only says whether outputs are scaled.
-void fit_t5(const TensorLookup&, ModelConfig& c) {
-  c.untie_embeddings_and_output_weights = false;
-}
-
 bool is_extra_of_t5(std::string_view name, const ModelConfig&) {
   return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
 }
@@ -153,8 +147,8 @@ Family t5_family() {
                       {"num_attention_heads", "num_heads"},
                       {"num_hidden_layers", "num_layers"},
                       {"head_dim", "d_kv"}},
-          .fit = fit_t5,
           .is_extra = is_extra_of_t5,
+          .tensors_decide_tying = true, // the key says whether outputs are scaled
           .original_of = original_of_t5};
 }
 
