@@ -150,6 +150,8 @@ int prune(const CheckpointArguments& a) {
   for (const std::string& name : report.removed)
     fmt::print("{} {}\n", a.dry_run ? "would remove" : "removed", name);
   for (const std::string& name : report.kept) fmt::print("kept {}\n", name);
+  for (const std::string& name : report.foreign)
+    fmt::print("kept {}, which is not a file of a checkpoint\n", name);
   for (const std::string& name : report.damaged) fmt::print("skipped, corrupted: {}\n", name);
   return 0;
 }

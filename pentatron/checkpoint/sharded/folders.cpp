@@ -15,8 +15,10 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/host_name.h"
+#include "pentatron/base/own_files.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/checkpoint/sharded/spares.h"
 #include "pentatron/checkpoint/sharded/verify.h"
 
 namespace pentatron::checkpoint {
@@ -202,6 +204,15 @@ namespace {
 struct Candidate {
   CheckpointFolder folder;
   std::optional<double> metric;
+  std::set<std::string, std::less<>> names; ///< of its files
+  /// Whether a path in the folder is of the checkpoint, of the copies of its small files, or of
+  /// what a killed process was writing there.
+  bool has(std::string_view path) const {
+    path = path.substr(0, path.find(kAside));
+    const size_t slash = path.find('/');
+    if (is_spare_name(path) && slash != path.npos) path.remove_prefix(slash + 1);
+    return names.contains(path);
+  }
 };
 
 /// The metric of a folder whose files all have their size.
@@ -217,7 +228,10 @@ Candidate examine(const CheckpointFolder& folder, const Retention& rule) {
   for (const auto& [name, file] : manifest.files) expect_bytes(name, file.bytes);
   for (const auto& [name, parity] : manifest.parity) expect_bytes(name, parity.file.bytes);
   for (const auto& [name, attachment] : manifest.attachments) expect_bytes(name, attachment.bytes);
-  Candidate candidate{.folder = folder, .metric = {}};
+  Candidate candidate{.folder = folder, .metric = {}, .names = {kManifestName}};
+  for (const auto& [name, file] : manifest.files) candidate.names.insert(name);
+  for (const auto& [name, parity] : manifest.parity) candidate.names.insert(name);
+  for (const auto& [name, attachment] : manifest.attachments) candidate.names.insert(name);
   if (const auto it = manifest.state.find(rule.metric);
       it != manifest.state.end() && it->is_number() && it->get<double>() == it->get<double>())
     candidate.metric = it->get<double>();
@@ -241,8 +255,22 @@ std::set<std::string> names_to_keep(std::vector<Candidate> candidates, const Ret
   return keep;
 }
 
-/// Takes the name away first, durably, so that nobody takes half a folder for a checkpoint.
-void remove_checkpoint(const fs::path& folder, const std::function<void()>& progress) {
+/// Takes the name away first, durably, so that nobody takes half a folder for a checkpoint; or the
+/// manifest, from a folder that stays because of other files in it.
+void remove_checkpoint(const Candidate& candidate, bool stays,
+                       const std::function<void()>& progress) {
+  const fs::path& folder = candidate.folder.path;
+  if (stays) {
+    std::error_code error;
+    fs::remove(folder / kManifestName, error);
+    if (!error) {
+      sync_path(folder);
+      error = remove_own_files(
+          folder, [&](const std::string& path) { return candidate.has(path); }, progress);
+    }
+    if (error) raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
+    return;
+  }
   fs::path aside = folder;
   aside += fmt::format("{}{}-old", kAside, ::getpid());
   if (::rename(folder.c_str(), aside.c_str()) != 0)
@@ -282,7 +310,11 @@ PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, b
     const std::string name = candidate.folder.path.filename().string();
     const bool stays = keep.contains(name) || name == latest;
     (stays ? report.kept : report.removed).push_back(name);
-    if (!stays && !only_report) remove_checkpoint(candidate.folder.path, progress);
+    if (stays) continue;
+    const std::vector<std::string> foreign = foreign_files(
+        candidate.folder.path, [&](const std::string& path) { return candidate.has(path); });
+    for (const std::string& path : foreign) report.foreign.push_back(name + "/" + path);
+    if (!only_report) remove_checkpoint(candidate, !foreign.empty(), progress);
   }
   return report;
 }

@@ -91,6 +91,7 @@ struct Retention {
 struct PruneReport {
   std::vector<std::string> removed, kept;
   std::vector<std::string> damaged; ///< left alone and not counted, with the reason
+  std::vector<std::string> foreign; ///< files in `removed` that no checkpoint has, which stay
 };
 /// Removes the other checkpoints up to the one that `latest` names, which always stays; later ones
 /// belong to another run and stay too, as does every other folder. `only_report` removes nothing.
