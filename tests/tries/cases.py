@@ -598,6 +598,7 @@ CASES = [
     ("part without documents", "pentatron corpus split corpus_text_document --shares 1,999 --output part", {
         "a larger share": "pentatron corpus split corpus_text_document --shares 1,9 --output part",
         "fewer parts": "pentatron corpus split corpus_text_document --shares 1 --output part"}),
+    ("limit on memory that no recomputation fits in", MOCK + "train.recompute=auto train.recompute_memory_limit=0.1", {}),
     # launchers
     ("half of torchrun", "RANK=0 " + MOCK, {"torchrun --nproc-per-node": TORCHRUN}),
     ("no rank 0", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 " + MOCK, {"MASTER_ADDR": TORCHRUN}),
@@ -622,6 +623,7 @@ ELSEWHERE = [
     (r"run_source.cpp: .*running mean cannot be merged", "needs a run of adapters with a running mean"),
     (r"memory_report.cpp: out of memory", "needs a limit on memory: MemoryReport of memory_plan_test.cpp"),
     (r"recompute.cpp: train.recompute=auto does not know", "needs a GPU"),
+    (r"recompute.cpp: .*on this machine", "depends on the machine's memory: ChooseRecomputation of recompute_test.cpp"),
     (r"^(optim|parallel|parallelize|models)/", "followed by tests/trainer/suggestions_test.cpp"),
     (r"^comm/(backend|control|parallel_groups|rank_groups|collectives|supervisor|process_world|launch)", "several processes, launchers or machines: tests/comm"),
     (r"^cli/files/torch_place", "programs that were not built here: tests/cli/torch_place_test.cpp"),
