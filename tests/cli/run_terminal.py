@@ -238,13 +238,37 @@ def help_fits(program, width, more):
             shell.close()
 
 
+def errors_fit(program, width, more):
+    """Errors and warnings are folded where the terminal ends, and nowhere else; commands to copy are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        wrong = ["train", *TINY, "train.train_iters=1", "parallel.tensor_model_parallel_size=3", *more]
+        plain = subprocess.run([program, *wrong], cwd=folder, check=False, capture_output=True, text=True).stderr
+        check_text = re.sub(r"\s+", " ", plain).strip()
+        shell = Shell(folder, width)
+        try:
+            at = shell.wait(r"\$ ")
+            script(folder, program, *wrong)
+            begin = len(shell.output)
+            shell.send("sh t\n")
+            shell.wait(r"\$ $", at + 4)
+            shown = shell.output[begin:]
+            lines = [line.rstrip() for line in shown.splitlines()]
+            check(any(len(line) > width for line in plain.splitlines()), f"too short to be folded: {plain!r}", shell)
+            wide = [line for line in lines if len(line) > width and " " in line.strip()]
+            check(not wide, f"wider than {width}: {wide[:2]}", shell)
+            check(check_text in re.sub(r"\s+", " ", shown), f"not the words of {plain!r}", shell)
+        finally:
+            shell.close()
+
+
 CASES = [("stopped, 80 columns", stopped_run, 80, []),
          ("stopped, 120 columns, 2 threads", stopped_run, 120, ["--ranks=2"]),
          ("stopped, 100 columns, 2 processes", stopped_run, 100, ["--ranks=2", "--backend=sockets"]),
          ("finished, 120 columns, then 60", finished_run, 120, []),
          ("verification", verified, 80, []),
          ("help, 80 columns", help_fits, 80, []),
-         ("help, 50 columns", help_fits, 50, [])]
+         ("help, 50 columns", help_fits, 50, []),
+         ("errors, 50 columns", errors_fit, 50, [])]
 
 
 def main():
