@@ -100,9 +100,9 @@ void train_rank(const trainer::Config& config, const comm::Group& world,
   if (main_rank && after && report.reason == trainer::StopReason::kFinished) after(report);
   for (const auto& [what, why] : report.unsaved)
     raise<CheckpointError>(
-        "{}: the run has ended, but this {} was not saved\n  try: checkpoint.load=auto with the "
-        "same configuration, once {} can be written",
-        why, what, config.checkpoint.save);
+        "the run has ended, but {}\n  try: checkpoint.load=auto with the same configuration, once "
+        "{} can be written",
+        why, config.checkpoint.save);
 }
 
 /// Shows what the run needs, and refuses what this machine does not have. Of several processes one

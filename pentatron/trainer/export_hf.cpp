@@ -118,7 +118,6 @@ void HfExporter::run(const fs::path& checkpoint, int64_t iteration) {
   try {
     log::info("exported {}", export_checkpoint(checkpoint, average_, progress_).string());
   } catch (const std::exception& error) {
-    log::warning("{} was not exported: {}", checkpoint.string(), error.what());
     const std::lock_guard lock(mutex_);
     failure_ = {.iteration = iteration, .why = error.what()};
   }

@@ -154,6 +154,7 @@ TEST_F(FullDisks, ARunWhoseLastCheckpointIsNotSavedFails) {
     EXPECT_THAT(out, AllOf(HasSubstr("iterations   2"), HasSubstr("error: "),
                            HasSubstr("the checkpoint of iteration 2 was not saved"),
                            HasSubstr("try: checkpoint.load=auto")));
+    EXPECT_EQ(out.find("was not saved"), out.rfind("was not saved")) << "told once: " << out;
   }
   run(keys + "continue checkpoint.load=auto 2>&1"); // what it says to try
   EXPECT_TRUE(fs::exists(folder / "ck/step_00000002/manifest.json"));

@@ -598,6 +598,8 @@ CASES = [
     ("part without documents", "pentatron corpus split corpus_text_document --shares 1,999 --output part", {
         "a larger share": "pentatron corpus split corpus_text_document --shares 1,9 --output part",
         "fewer parts": "pentatron corpus split corpus_text_document --shares 1 --output part"}),
+    ("corrupted checkpoint", "cp -r saved broken; rm broken/step_00000002/model_*; " + MOCK + "train.train_iters=3 checkpoint.load=broken/step_00000002", {
+        "which is intact": "cp -r saved broken; " + MOCK + "train.train_iters=3 checkpoint.load=broken/step_00000001"}),
     ("limit on memory that no recomputation fits in", MOCK + "train.recompute=auto train.recompute_memory_limit=0.1", {}),
     # launchers
     ("half of torchrun", "RANK=0 " + MOCK, {"torchrun --nproc-per-node": TORCHRUN}),
@@ -635,7 +637,7 @@ ELSEWHERE = [
     (r"every rank read the checkpoint|this rank cannot see", "several machines: tests/trainer/node_local_test.cpp"),
     (r"the text has no tokens", "needs a tokenizer that drops all of a text"),
     (r"is in use by", "two programs at once: tests/trainer/run_folders_test.cpp"),
-    (r"try: checkpoint.save on another|has ended without this|was not saved|continue without it", "a full disk: tests/cli/limits_test.cpp"),
+    (r"try: checkpoint.save on another|the run has ended, but|was not saved|continue without it", "a full disk: tests/cli/limits_test.cpp"),
     (r"^cli/doctor|^trainer/train.cpp: .*; try: ", "what doctor finds depends on the machine"),
     (r"a file was truncated, or its disk failed", "tests/cli/limits_test.cpp"),
     (r"^main.cpp", "tests/install"),
