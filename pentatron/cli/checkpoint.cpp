@@ -94,6 +94,11 @@ int64_t bytes_to_verify(const fs::path& folder) {
   return static_cast<int64_t>(bytes);
 }
 
+void print_remedy(const checkpoint::VerifyReport& report, const fs::path& folder) {
+  if (const std::string remedy = checkpoint::remedy_for(report, folder); !remedy.empty())
+    fmt::print("  try: {}\n", remedy);
+}
+
 int verify(const CheckpointArguments& a) {
   const fs::path folder = one_checkpoint(a.folder);
   Progress progress("verifying", bytes_to_verify(folder), {.unit = Progress::Unit::kBytes});
@@ -104,8 +109,7 @@ int verify(const CheckpointArguments& a) {
       });
   progress.clear();
   for (const std::string& fault : report.faults) fmt::print("{}\n", fault);
-  if (!report.ok() && report.repairable)
-    fmt::print("try: pentatron checkpoint repair {}\n", folder.string());
+  if (!report.ok()) print_remedy(report, folder);
   if (report.ok())
     fmt::print("{}: all checksums match ({}, {} bytes in {})\n", folder.string(),
                counted(static_cast<int64_t>(report.tensors), "tensor"), report.bytes,
@@ -127,7 +131,9 @@ int repair(const CheckpointArguments& a) {
   for (const std::string& text : report.lost) fmt::print("cannot be repaired: {}\n", text);
   if (report.repaired.empty() && report.lost.empty())
     fmt::print("{}: nothing to repair\n", folder.string());
-  return report.lost.empty() ? kExitSuccess : kExitFailure;
+  if (report.lost.empty()) return kExitSuccess;
+  print_remedy({}, folder);
+  return kExitFailure;
 }
 
 int prune(const CheckpointArguments& a) {

@@ -153,6 +153,24 @@ std::string repair_hint(const VerifyReport& report, const fs::path& folder) {
 
 } // namespace
 
+std::string remedy_for(const VerifyReport& report, const fs::path& folder,
+                       const SearchOptions& options) {
+  if (report.repairable) return fmt::format("pentatron checkpoint repair {}", folder.string());
+  const fs::path place = folder.has_filename() ? folder : folder.parent_path(); // "DIR/"
+  const auto own = iteration_of(place.filename().string());
+  if (!own) return "";
+  std::vector<CheckpointFolder> others =
+      checkpoints_in(place.has_parent_path() ? place.parent_path() : fs::path("."));
+  std::erase_if(others, [&](const CheckpointFolder& f) { return f.iteration == *own; });
+  std::ranges::stable_sort(others, {}, [&](const CheckpointFolder& f) { // newest first
+    return f.iteration < *own ? 0 : f.iteration;
+  });
+  for (const CheckpointFolder& other : others)
+    if (look_at(other.path, options).ok())
+      return fmt::format("{}, which is intact", other.path.string());
+  return "";
+}
+
 std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir, VerifyScope scope) {
   return newest_checkpoint(dir, SearchOptions{.scope = scope});
 }
@@ -162,9 +180,12 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
   std::error_code error;
   if (fs::exists(dir / kManifestName, error)) {
     const VerifyReport report = look_at(dir, options);
-    if (!report.ok())
-      raise<CheckpointError>("{} is corrupted: {}{}", dir.string(), fmt::join(report.faults, "; "),
-                             repair_hint(report, dir));
+    if (!report.ok()) {
+      const std::string remedy = remedy_for(report, dir, options);
+      raise<CheckpointError>("{} is corrupted: {}{}{}", dir.string(),
+                             fmt::join(report.faults, "; "),
+                             remedy.empty() ? "" : "\n  try: ", remedy);
+    }
     return FoundCheckpoint{.folder = dir, .passed_over = {}};
   }
   std::vector<CheckpointFolder> candidates = checkpoints_in(dir);

@@ -71,6 +71,11 @@ struct SearchOptions {
   KnownDamage damaged = {};                ///< skipped without checking
   std::function<void()> progress = {};     ///< called again and again, by any thread
 };
+/// What to do about a corrupted checkpoint, for a `try:` line: repair it if that can succeed, else
+/// use the nearest earlier checkpoint beside it that is intact, or the nearest later one. Reads
+/// these as `options` say. Empty: there is none.
+std::string remedy_for(const VerifyReport& report, const std::filesystem::path& folder,
+                       const SearchOptions& options = {});
 /// The checkpoint to resume from: the folder that `latest` names if every byte of it is as written,
 /// else the nearest earlier one of which that holds; without `latest` the newest of all. `dir` may
 /// be a checkpoint itself. None if nothing was saved there; CheckpointError if all is damaged.
