@@ -152,6 +152,7 @@ void evaluate_batch(const EvaluateArguments& a, const trainer::Config& config,
       raise<DataError>("{} gives no loss, because it has no labels, or the model has no output "
                        "layer\n  try: --hidden-out hidden.safetensors",
                        a.batches);
+    if (!a.batches.empty()) fmt::print("{{\"loss\":null}}\n");
     return;
   }
   print_figures(*result);
@@ -325,8 +326,8 @@ void add_evaluate(CLI::App& program, Action& chosen) {
                    "(section parallel)");
   verb->footer(
       "Prints one JSON line. For texts: loss (mean cross-entropy per token, in nats), "
-      "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss and its "
-      "components. For labels: loss, accuracy, f1 and matthews, or pearson and spearman, "
+      "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss (null "
+      "without labels) and its components. For labels: loss, accuracy, f1 and matthews, or pearson and spearman, "
       "and samples. With --tasks, prints a table of scores.\n"
       "examples:\n"
       "  pentatron evaluate runs/quickstart/checkpoints --text \"It is a truth\"\n"
