@@ -448,6 +448,12 @@ CASES = [
     ("BPE of few tokens", "pentatron tokenize --train-bpe 10 --input words.txt --output o.json", {}),
     ("BPE of more tokens than words", "pentatron tokenize --train-bpe 100000 --input words.txt --output o.json", {
         "more text": "pentatron tokenize --train-bpe 290 --input words.txt --output o.json"}),
+    ("BPE with a tokenizer", "pentatron tokenize --train-bpe 290 --input words.txt --output o.json --tokenizer other.json", {}),
+    ("output of ids", "pentatron tokenize --tokenizer other.json --output o.jsonl < texts.jsonl", {
+        "remove --output": "pentatron tokenize --tokenizer other.json < texts.jsonl"}),
+    ("special tokens of texts that are read", "pentatron tokenize --tokenizer other.json --decode --add-special < empty.txt", {
+        "remove --add-special": "pentatron tokenize --tokenizer other.json --decode < empty.txt"}),
+    ("weight of 0", "pentatron inspect blend --weights 1,0 --size 3", {}),
     ("BPE of another key", "pentatron tokenize --train-bpe 290 --input texts.jsonl --json-keys body --output o.json", {}),
     ("negative share", "pentatron corpus split corpus_text_document --shares -1,2 --output part", {}),
     ("corpus below a file", "pentatron corpus merge corpus_text_document corpus_text_document --output notes.txt/both", {

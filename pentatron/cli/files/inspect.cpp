@@ -165,7 +165,9 @@ struct BlendArguments {
 int print_blend(const BlendArguments& a) {
   double sum = 0;
   for (const double weight : a.weights) {
-    if (!(weight > 0)) raise<ConfigError>("--weights contains {}, which is not positive", weight);
+    if (!(weight > 0))
+      raise<ConfigError>("--weights contains {}, which is not positive\n  try: --weights {}",
+                         weight, fmt::join(std::vector<int>(a.weights.size(), 1), ","));
     sum += weight;
   }
   // Shares are taken as they are: dividing by a sum of 1 + 2^-52 could turn a tie.
