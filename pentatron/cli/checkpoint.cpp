@@ -146,7 +146,7 @@ int prune(const CheckpointArguments& a) {
       fs::path(a.folder).has_filename() ? fs::path(a.folder) : fs::path(a.folder).parent_path();
   if (fs::exists(folder / checkpoint::kManifestName)) // one checkpoint
     raise<CheckpointError>(
-        "{} is one checkpoint, and prune takes the folder of a run's checkpoints\n"
+        "{} is one checkpoint, but prune needs the folder of a run's checkpoints\n"
         "  try: pentatron checkpoint prune {} --keep {}",
         a.folder, folder.has_parent_path() ? folder.parent_path().string() : ".",
         a.retention.keep_last);
@@ -190,7 +190,7 @@ fs::path one_checkpoint(const std::string& folder) {
   const fs::path run = all ? path.parent_path() : path.parent_path().parent_path();
   if (all || fs::exists(path / "config.json"))
     raise<CheckpointError>(
-        "{} is exported for other programs, and no checkpoint\n  try: {}", folder,
+        "{} is exported for other programs and is not a checkpoint\n  try: {}", folder,
         checkpoint::checkpoints_in(run).empty() ? "the folder that was given as checkpoint.save"
                                                 : run.string());
   refuse_empty(path);

@@ -251,7 +251,7 @@ int run_generate(const GenerateArguments& arguments) {
   check_tokens(arguments.tokens, opened.config.model.vocab_size);
   if (const std::string& path = opened.config.tokenizer.path;
       !arguments.tokens.empty() && !path.empty())
-    raise<ConfigError>("tokenizer.path={} has no effect with --tokens, whose answers are token "
+    raise<ConfigError>("tokenizer.path={} has no effect with --tokens, which prints token "
                        "ids\n  try: remove tokenizer.path",
                        path);
   std::shared_ptr<const data::Tokenizer> tokenizer;

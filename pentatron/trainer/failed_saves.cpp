@@ -20,7 +20,7 @@ void FailedSaves::add(int64_t iteration, const std::string& what, const std::str
 
 void FailedSaves::tell() {
   for (const std::string& text : untold_)
-    if (tells_) log::error("{}; earlier ones are unchanged", text);
+    if (tells_) log::error("{}; earlier checkpoints are unchanged", text);
   untold_.clear();
 }
 

@@ -180,7 +180,7 @@ TEST_F(Evaluating, TellsFilesThatCountTwiceAndThoseLeftOut) {
   std::ofstream(folder / "texts/a.txt") << "abab";
   std::ofstream(folder / "texts/picture.png") << "x";
   const std::string once = run("evaluate model --file texts 2>&1");
-  EXPECT_THAT(once, HasSubstr("1 file of other kinds left out"));
+  EXPECT_THAT(once, HasSubstr("skipped 1 file of unsupported types"));
   const std::string twice = run("evaluate model --file texts --file texts/../texts/a.txt 2>&1");
   EXPECT_THAT(twice, HasSubstr("is given twice"));
   EXPECT_THAT(twice, HasSubstr("\"documents\":2"));

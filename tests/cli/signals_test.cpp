@@ -78,9 +78,10 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
     ASSERT_TRUE(within(60, [&] { return err().find("MFU is measured") != std::string::npos; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     ::kill(child, SIGINT);
-    EXPECT_TRUE(within(0.5, [&] { return err().find("stopping after") != std::string::npos; }));
+    EXPECT_TRUE(
+        within(0.5, [&] { return err().find("finishing this iteration") != std::string::npos; }));
     EXPECT_FALSE(has_ended(child)) << "the step is not at its end yet";
-    EXPECT_EQ(err().find("stopping after"), err().rfind("stopping after"))
+    EXPECT_EQ(err().find("finishing this iteration"), err().rfind("finishing this iteration"))
         << "once, not for each rank";
     ::kill(child, SIGINT);
     EXPECT_TRUE(within(3, [&] { return has_ended(child); }));

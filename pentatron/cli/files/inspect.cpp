@@ -256,7 +256,7 @@ void add_inspect(CLI::App& program, Action& chosen) {
   blend->add_option("--weights", a->weights, "weight of each corpus, separated by commas")
       ->delimiter(',')
       ->required();
-  blend->add_option("--size", a->size, "samples")
+  blend->add_option("--size", a->size, "number of samples to print")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 32))
       ->required();
   blend->footer("example: pentatron inspect blend --weights 0.3,0.5,0.2 --size 20");
