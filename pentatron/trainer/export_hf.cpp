@@ -28,19 +28,6 @@ namespace {
 
 constexpr std::string_view kAside = ".tmp-";
 
-/// Whether nothing of a checkpoint is there, at most files of the user.
-bool is_pruned(const fs::path& checkpoint) {
-  std::error_code error;
-  for (fs::directory_iterator it(checkpoint, error), end; !error && it != end;
-       it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name == checkpoint::kManifestName || checkpoint::is_shard_name(name) ||
-        checkpoint::is_parity_name(name))
-      return false;
-  }
-  return !error || error == std::errc::no_such_file_or_directory;
-}
-
 /// Exports of checkpoints that were pruned, and what a killed process was writing. Files that no
 /// export has stay.
 void remove_abandoned_exports(const fs::path& exports) {
@@ -51,7 +38,7 @@ void remove_abandoned_exports(const fs::path& exports) {
     const std::string step = name.substr(0, name.find(kAside));
     const bool ours = checkpoint::iteration_of(step).has_value() && !entry.is_symlink(error) &&
                       entry.is_directory(error);
-    if (ours && (step != name || is_pruned(exports.parent_path() / name)))
+    if (ours && (step != name || !checkpoint::holds_checkpoint(exports.parent_path() / name)))
       gone.push_back(entry.path());
   }
   for (const fs::path& path : gone) {

@@ -252,7 +252,7 @@ def errors_fit(program, width, more):
             begin = len(shell.output)
             shell.send("sh t\n")
             shell.wait(r"\$ $", at + 4)
-            shown = shell.output[begin:]
+            shown = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", shell.output[begin:])
             lines = [line.rstrip() for line in shown.splitlines()]
             check(any(len(line) > width for line in plain.splitlines()), f"too short to be folded: {plain!r}", shell)
             wide = [line for line in lines if len(line) > width and " " in line.strip()]

@@ -84,6 +84,15 @@ std::vector<CheckpointFolder> checkpoints_in(const fs::path& dir) {
   return found;
 }
 
+bool holds_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name == kManifestName || is_shard_name(name) || is_parity_name(name)) return true;
+  }
+  return error && error != std::errc::no_such_file_or_directory;
+}
+
 std::optional<std::string> latest_name(const fs::path& dir) {
   try {
     const std::string name = first_line(dir / kLatestName);
@@ -320,6 +329,7 @@ PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, b
       report.kept.push_back(name);
       continue;
     }
+    if (!holds_checkpoint(folder.path)) continue; // files of the user are left of it
     try {
       candidates.push_back(examine(folder, retention));
     } catch (const CheckpointError& fault) {

@@ -30,6 +30,8 @@ struct CheckpointFolder {
 };
 /// Every folder in DIR that has a checkpoint's name, newest first.
 std::vector<CheckpointFolder> checkpoints_in(const std::filesystem::path& dir);
+/// Whether a file of a checkpoint, intact or not, is in the folder; or it cannot be read.
+bool holds_checkpoint(const std::filesystem::path& folder);
 /// The folder that `latest` names, there or not; none without a `latest` that names one.
 std::optional<std::string> latest_name(const std::filesystem::path& dir);
 

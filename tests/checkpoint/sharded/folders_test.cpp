@@ -204,6 +204,9 @@ TEST_F(Folders, FilesOfTheUserStayWhereTheyAre) {
   EXPECT_THAT(names_in(dir.path() / "step_00000010"), ElementsAre("plots"));
   EXPECT_TRUE(fs::exists(mine));
   EXPECT_EQ(newest(), "step_00000030");
+  const PruneReport again = prune_checkpoints(dir.path(), {.keep_last = 1});
+  EXPECT_THAT(again.removed, IsEmpty());
+  EXPECT_THAT(again.damaged, IsEmpty()) << "no checkpoint any more";
 }
 
 TEST_F(Folders, DamagedOnesAreNeitherCountedNorRemoved) {
