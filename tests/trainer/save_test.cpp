@@ -19,6 +19,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 /// While it lives no file of this process grows beyond so many bytes: a disk that is full.
 class FullDisk {
