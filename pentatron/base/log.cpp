@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "pentatron/base/progress.h"
+#include "pentatron/base/text.h"
 
 namespace pentatron::log {
 
@@ -194,6 +195,7 @@ void write(Level level, std::string_view message, Audience audience) {
   if (!thread_console && (level < Level::kWarning || audience == Audience::kOneRank)) return;
   Output& out = output();
   const std::lock_guard lock(out.mutex);
+  if (out.terminal) line = fold_lines(line, static_cast<size_t>(width_of(out.file)));
   // Of ranks that are processes another one may show the progress line of this terminal.
   if (out.terminal && !in_background(out.file))
     line = std::string(kClearLine) + line + fitting(out);

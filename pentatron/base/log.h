@@ -1,8 +1,9 @@
 /// Messages for people, on standard error: one line each, complete even if several threads write.
 ///
 /// A thread that is a rank of several sets its prefix once: "rank 3: message". A progress line, if
-/// one is shown, stays the last line of the terminal: messages appear above it. Control characters
-/// in a message become '?', so text from other sources cannot control the terminal.
+/// one is shown, stays the last line of the terminal: messages appear above it. On a terminal they
+/// are folded where it ends, in files and pipes they never are. Control characters in a message
+/// become '?', so text from other sources cannot control the terminal.
 #pragma once
 
 #include <cstdint>

@@ -86,10 +86,20 @@ std::string xml_escaped(std::string_view text) {
 
 namespace {
 
+constexpr std::string_view kTry = "try: ";
+
+/// What a user may copy, also behind "try: ".
+bool is_command(std::string_view line) {
+  line = trim(line);
+  if (line.starts_with(kTry)) line.remove_prefix(kTry.size());
+  return line.starts_with("pentatron ");
+}
+
 void fold_line(std::string_view line, size_t columns, std::string& out) {
   const size_t start = std::min(line.find_first_not_of(' '), line.size());
   const size_t gap = line.find("  ", start);
   size_t indent = gap == std::string_view::npos ? start : line.find_first_not_of(' ', gap);
+  if (line.substr(start).starts_with(kTry)) indent = start + kTry.size();
   if (indent > columns / 2) indent = std::min(start + 2, columns / 2); // or nothing fits beside it
   const std::string before(indent, ' ');
   size_t used = 0, least = std::max(indent, start + 1);
@@ -123,7 +133,7 @@ std::string fold_lines(std::string_view text, size_t columns) {
   std::string out;
   for (const std::string_view line : split(text, '\n')) {
     if (!out.empty() || line.data() != text.data()) out += '\n';
-    if (trim(line).starts_with("pentatron "))
+    if (is_command(line))
       out += line;
     else
       fold_line(line, columns, out);

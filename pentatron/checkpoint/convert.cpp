@@ -311,20 +311,7 @@ ConvertReport write_as_gguf(ModelSource& source, const fs::path& target,
 
 /// An entry of the folder that is no file of a model, as exports write them; empty: there is none.
 std::string foreign_file(const fs::path& model) {
-  static const std::set<std::string, std::less<>> kNames = {"config.json",
-                                                            "generation_config.json",
-                                                            "model.safetensors.index.json",
-                                                            "tokenizer.json",
-                                                            "tokenizer_config.json",
-                                                            "special_tokens_map.json",
-                                                            "added_tokens.json",
-                                                            "vocab.json",
-                                                            "vocab.txt",
-                                                            "merges.txt",
-                                                            "chat_template.jinja",
-                                                            "adapter_config.json",
-                                                            "latest",
-                                                            "lock",
+  static const std::set<std::string, std::less<>> kNames = {"adapter_config.json", "latest", "lock",
                                                             "manifest.json"};
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(model, error)) {
@@ -332,7 +319,9 @@ std::string foreign_file(const fs::path& model) {
     const std::string ending = entry.path().extension().string();
     const bool step = entry.is_directory(error) && name.starts_with("step_");
     const bool weights = ending == ".safetensors" || ending == ".model" || ending == ".tiktoken";
-    if (!step && !kNames.contains(name) && !(weights && entry.is_regular_file(error))) return name;
+    if (!step && !kNames.contains(name) && !is_exported_name(name) &&
+        !(weights && entry.is_regular_file(error)))
+      return name;
   }
   return {};
 }
@@ -374,6 +363,17 @@ void check_target(const ModelSource& source, const fs::path& target,
     raise<ConfigError>("{} contains {}, which is no file of a model, and --overwrite replaces only "
                        "models\n  try: another target",
                        target.string(), other);
+}
+
+bool is_exported_name(std::string_view name) {
+  constexpr std::string_view kBegin = "model", kEnd = ".safetensors";
+  if (name == "config.json" || name == "model.safetensors.index.json" ||
+      std::ranges::find(kCompanionFiles, name) != std::end(kCompanionFiles))
+    return true;
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) return false;
+  name = name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size());
+  return name.empty() || // or "-00001-of-00003"
+         (name.size() == 15 && name.starts_with('-') && name.substr(6, 4) == "-of-");
 }
 
 SafeDtype weight_dtype_from_name(const std::string& name) {

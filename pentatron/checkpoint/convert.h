@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "pentatron/base/gguf.h"
 #include "pentatron/checkpoint/model_source.h"
@@ -50,6 +51,9 @@ ConvertReport convert_model(ModelSource& source, const std::filesystem::path& ta
 /// Writes a Hugging Face model into `folder`, which exists and is empty.
 ConvertReport write_hf_folder(ModelSource& source, const std::filesystem::path& folder,
                               const ConvertOptions& options);
+
+/// Whether write_hf_folder() gives a file this name.
+bool is_exported_name(std::string_view name);
 
 /// F64, F32, BF16, F16 of "fp64" and so on. Throws ConfigError.
 SafeDtype weight_dtype_from_name(const std::string& name);

@@ -94,6 +94,11 @@ int64_t bytes_to_verify(const fs::path& folder) {
   return static_cast<int64_t>(bytes);
 }
 
+void print_remedy(const checkpoint::VerifyReport& report, const fs::path& folder) {
+  if (const std::string remedy = checkpoint::remedy_for(report, folder); !remedy.empty())
+    fmt::print("  try: {}\n", remedy);
+}
+
 int verify(const CheckpointArguments& a) {
   const fs::path folder = one_checkpoint(a.folder);
   Progress progress("verifying", bytes_to_verify(folder), {.unit = Progress::Unit::kBytes});
@@ -104,8 +109,7 @@ int verify(const CheckpointArguments& a) {
       });
   progress.clear();
   for (const std::string& fault : report.faults) fmt::print("{}\n", fault);
-  if (!report.ok() && report.repairable)
-    fmt::print("try: pentatron checkpoint repair {}\n", folder.string());
+  if (!report.ok()) print_remedy(report, folder);
   if (report.ok())
     fmt::print("{}: all checksums match ({}, {} bytes in {})\n", folder.string(),
                counted(static_cast<int64_t>(report.tensors), "tensor"), report.bytes,
@@ -127,7 +131,9 @@ int repair(const CheckpointArguments& a) {
   for (const std::string& text : report.lost) fmt::print("cannot be repaired: {}\n", text);
   if (report.repaired.empty() && report.lost.empty())
     fmt::print("{}: nothing to repair\n", folder.string());
-  return report.lost.empty() ? kExitSuccess : kExitFailure;
+  if (report.lost.empty()) return kExitSuccess;
+  print_remedy({}, folder);
+  return kExitFailure;
 }
 
 int prune(const CheckpointArguments& a) {
@@ -140,7 +146,7 @@ int prune(const CheckpointArguments& a) {
       fs::path(a.folder).has_filename() ? fs::path(a.folder) : fs::path(a.folder).parent_path();
   if (fs::exists(folder / checkpoint::kManifestName)) // one checkpoint
     raise<CheckpointError>(
-        "{} is one checkpoint, and prune takes the folder of a run's checkpoints\n"
+        "{} is one checkpoint, but prune needs the folder of a run's checkpoints\n"
         "  try: pentatron checkpoint prune {} --keep {}",
         a.folder, folder.has_parent_path() ? folder.parent_path().string() : ".",
         a.retention.keep_last);
@@ -150,6 +156,8 @@ int prune(const CheckpointArguments& a) {
   for (const std::string& name : report.removed)
     fmt::print("{} {}\n", a.dry_run ? "would remove" : "removed", name);
   for (const std::string& name : report.kept) fmt::print("kept {}\n", name);
+  for (const std::string& name : report.foreign)
+    fmt::print("kept {}, which is not a file of a checkpoint\n", name);
   for (const std::string& name : report.damaged) fmt::print("skipped, corrupted: {}\n", name);
   return 0;
 }
@@ -182,7 +190,7 @@ fs::path one_checkpoint(const std::string& folder) {
   const fs::path run = all ? path.parent_path() : path.parent_path().parent_path();
   if (all || fs::exists(path / "config.json"))
     raise<CheckpointError>(
-        "{} is exported for other programs, and no checkpoint\n  try: {}", folder,
+        "{} is exported for other programs and is not a checkpoint\n  try: {}", folder,
         checkpoint::checkpoints_in(run).empty() ? "the folder that was given as checkpoint.save"
                                                 : run.string());
   refuse_empty(path);

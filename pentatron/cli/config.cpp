@@ -124,9 +124,14 @@ std::string presets(const ConfigVerbArguments&) {
 std::string table_of_commands(const CLI::App& program) {
   std::vector<KeyOfConfig> keys;
   for (const config::FieldInfo& field : config::list_fields<trainer::Config>())
-    keys.push_back({field.path, field.values, field.type == "a string"});
-  for (KeyOfConfig& key : keys)
+    keys.push_back({.name = field.path,
+                    .values = field.values,
+                    .text = field.type == "a string",
+                    .list = field.type.starts_with("a list")});
+  for (KeyOfConfig& key : keys) {
     if (key.name == "model.preset") key.values = models::preset_names();
+    if (key.name == "eval.tasks") key.values = evaluation::task_names();
+  }
   return dump_json(command_table(program, keys, {{"--tasks", evaluation::task_names()}})) + "\n";
 }
 

@@ -61,7 +61,7 @@ int doctor() {
   fmt::print(
       "CUDA         {}\n",
       gpu ? fmt::format("{} device(s)", static_cast<int>(at::detail::getCUDAHooks().deviceCount()))
-      : kernels::built_with_cuda() ? "in the build, no device"
+      : kernels::built_with_cuda() ? "built in, but no device was found"
                                    : "not in this build");
   for (const trainer::Precision p : {trainer::Precision::kFp64, trainer::Precision::kFp32,
                                      trainer::Precision::kBf16, trainer::Precision::kFp16}) {

@@ -162,6 +162,7 @@ void evaluate_batch(const EvaluateArguments& a, const trainer::Config& config,
       raise<DataError>("{} gives no loss, because it lacks labels, or the model has no output "
                        "layer\n  try: --hidden-out hidden.safetensors",
                        a.batches);
+    if (!a.batches.empty()) fmt::print("{{\"loss\":null}}\n");
     return;
   }
   print_figures(*result);
@@ -334,17 +335,17 @@ void add_evaluate(CLI::App& program, Action& chosen) {
                    "key=value settings: dtype, device, kernels, train.num_threads, and for texts "
                    "tokenizer.path; with --tasks also the section eval and the layout of the model "
                    "(section parallel)");
-  verb->footer(
-      "Prints one JSON line. For texts: loss (mean cross-entropy per token, in nats), "
-      "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss and its "
-      "components. For labels: loss, accuracy, f1 and matthews, or pearson and spearman, "
-      "and samples. With --tasks, prints a table of scores.\n"
-      "examples:\n"
-      "  pentatron evaluate runs/quickstart/checkpoints --text \"It is a truth\"\n"
-      "  pentatron evaluate model.gguf --file held_out/ --file more.jsonl --stride 512\n"
-      "  pentatron evaluate DIR --tasks hellaswag,my_task.yaml --out scores.json\n"
-      "  pentatron evaluate DIR --batches batch.safetensors --grads-out grads.safetensors "
-      "dtype=fp64");
+  verb->footer("Prints one JSON line. For texts: loss (mean cross-entropy per token, in nats), "
+               "perplexity, bits_per_byte, tokens, bytes and documents. For --batches: loss (null "
+               "without labels) and its components. For labels: loss, accuracy, f1 and matthews, "
+               "or pearson and spearman, "
+               "and samples. With --tasks, prints a table of scores.\n"
+               "examples:\n"
+               "  pentatron evaluate runs/quickstart/checkpoints --text \"It is a truth\"\n"
+               "  pentatron evaluate model.gguf --file held_out/ --file more.jsonl --stride 512\n"
+               "  pentatron evaluate DIR --tasks hellaswag,my_task.yaml --out scores.json\n"
+               "  pentatron evaluate DIR --batches batch.safetensors --grads-out grads.safetensors "
+               "dtype=fp64");
   verb->callback([a, &chosen] { chosen = [a] { return evaluate(*a); }; });
 }
 

@@ -22,7 +22,7 @@ void check_model(const std::string& where, const OpenedModel& opened) {
   if (spec.generates == models::Generates::kContinuation) return;
   const bool judges = spec.scores != models::SampleScores::kNone;
   raise<ConfigError>(
-      "{} is a model of type {}, and --tasks needs one that predicts the next token\n"
+      "{} is a model of type {}, but --tasks needs one that predicts the next token\n"
       "  try: {}",
       where, config::to_string(opened.config.model.type),
       judges ? "--file FILE.jsonl with labels" : "--batches FILE");

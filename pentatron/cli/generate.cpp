@@ -247,10 +247,11 @@ int run_generate(const GenerateArguments& arguments) {
   const Ranks ranks = find_ranks(arguments.ranks);
   const OpenedModel opened = open_generator(with_adapter(arguments.model, arguments.adapter),
                                             arguments.config, ranks.size);
+  tell_unused_settings(opened, ranks);
   check_tokens(arguments.tokens, opened.config.model.vocab_size);
   if (const std::string& path = opened.config.tokenizer.path;
       !arguments.tokens.empty() && !path.empty())
-    raise<ConfigError>("tokenizer.path={} has no effect with --tokens, whose answers are token "
+    raise<ConfigError>("tokenizer.path={} has no effect with --tokens, which prints token "
                        "ids\n  try: remove tokenizer.path",
                        path);
   std::shared_ptr<const data::Tokenizer> tokenizer;

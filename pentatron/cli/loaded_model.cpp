@@ -3,7 +3,10 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/ranges.h>
+
 #include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
@@ -98,6 +101,13 @@ OpenedModel open_generator(const std::string& where, const std::vector<std::stri
         opened.source->facts().tokenizer.kind == Kind::kNone ? "--batches FILE"
                                                              : "--text \"It is a truth\"");
   return opened;
+}
+
+void tell_unused_settings(const OpenedModel& opened, const Ranks& ranks) {
+  const std::vector<std::string>& unused = opened.source->facts().generation.unused;
+  if (!unused.empty() && !ranks.supervised && ranks.launch.rank == 0)
+    log::warning("settings in generation_config.json that are not used: {}",
+                 fmt::join(unused, ", "));
 }
 
 namespace {

@@ -8,6 +8,7 @@
 
 #include "pentatron/checkpoint/adapters/peft_files.h"
 #include "pentatron/checkpoint/model_source.h"
+#include "pentatron/cli/ranks.h"
 #include "pentatron/data/tokenizer.h"
 #include "pentatron/data/tokenizer/chat_template.h"
 #include "pentatron/parallelize/parallelize.h"
@@ -54,6 +55,9 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
 /// Like open_trained_model(), but throws ConfigError for a model that does not generate text.
 OpenedModel open_generator(const std::string& where, const std::vector<std::string>& keys,
                            int ranks);
+
+/// Warns, on one of the ranks, of settings in the model's generation_config.json that are not used.
+void tell_unused_settings(const OpenedModel& opened, const Ranks& ranks);
 
 /// Loads this rank's part of the model. Collective over the world. `variants`: adapters to load in
 /// addition; each row of a pass can use one of them.

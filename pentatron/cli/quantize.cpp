@@ -54,7 +54,7 @@ DType type_of(const SafeTensor& x, const std::string& file) {
   case SafeDtype::kBF16:
     return DType::kBFloat16;
   default:
-    raise<DataError>("--in {}: tensor x is {}, and only F64, F32, F16 and BF16 can be quantized\n  "
+    raise<DataError>("--in {}: tensor x is {}, but only F64, F32, F16 and BF16 can be quantized\n  "
                      "try: x as F32",
                      file, name_of(x.dtype));
   }
@@ -85,7 +85,7 @@ int quantize_file(const QuantizeArguments& a) {
   const SafeTensor& x = naming(
       "--in ", a.in, [&]() -> const SafeTensor& { return file->at("x"); }, kWanted);
   if (x.shape.size() != 2)
-    raise<DataError>("--in {}: tensor x has the shape [{}], and blocks need two dimensions\n  "
+    raise<DataError>("--in {}: tensor x has the shape [{}], but blocks need two dimensions\n  "
                      "try: x reshaped to [rows, columns]",
                      a.in, fmt::join(x.shape, ", "));
   const int64_t rows = x.shape[0], cols = x.shape[1];

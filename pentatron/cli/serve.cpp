@@ -180,6 +180,7 @@ std::string url_of(const serve::http::ServerOptions& http, uint16_t port) {
 int run_serve(const ServeArguments& arguments) {
   const Ranks ranks = find_ranks(arguments.ranks);
   const OpenedModel opened = open_generator(arguments.model, arguments.config, ranks.size);
+  tell_unused_settings(opened, ranks);
   serve::ServeOptions options = arguments.options;
   set_http_options(arguments, options.http);
   set_scheduler_options(options, opened.config.train.seq_length);

@@ -53,7 +53,7 @@ void tell_oddities(const data::InputFiles& input, std::string_view option) {
     if (!seen.insert(std::filesystem::absolute(file.path).lexically_normal()).second)
       log::warning("{} {} is given twice and counts twice", option, file.path.string());
   if (input.ignored > 0)
-    log::info("{}: {} of other kinds left out", option, counted(input.ignored, "file"));
+    log::info("{}: skipped {} of unsupported types", option, counted(input.ignored, "file"));
 }
 
 /// A document is held whole, as a text file is, so that its line needs no limit of its own.

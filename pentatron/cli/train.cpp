@@ -100,9 +100,9 @@ void train_rank(const trainer::Config& config, const comm::Group& world,
   if (main_rank && after && report.reason == trainer::StopReason::kFinished) after(report);
   for (const auto& [what, why] : report.unsaved)
     raise<CheckpointError>(
-        "{}: the run has ended, but this {} was not saved\n  try: checkpoint.load=auto with the "
-        "same configuration, once {} can be written",
-        why, what, config.checkpoint.save);
+        "the run has ended, but {}\n  try: checkpoint.load=auto with the same configuration, once "
+        "{} can be written",
+        why, config.checkpoint.save);
 }
 
 /// Shows what the run needs, and refuses what this machine does not have. Of several processes one
@@ -112,11 +112,12 @@ void tell_limits(trainer::Config config, const Ranks& ranks, bool dry_run) {
   trainer::check_threads(config.train.num_threads);
   const trainer::LocalRanks local = local_ranks(ranks);
   const std::optional<int64_t> free_bytes = trainer::free_bytes_of(config.device);
-  const std::string choice = trainer::choose_recomputation(config, ranks.size, local, free_bytes);
+  const trainer::RecomputeChoice choice =
+      trainer::choose_recomputation(config, ranks.size, local, free_bytes);
   const trainer::MemoryPlan plan = trainer::plan_memory(config, ranks.size, local);
   if (ranks.launch.rank == 0) {
     std::string table = trainer::describe_limits(config, plan, free_bytes);
-    if (!choice.empty()) table += "\n" + choice;
+    if (!choice.line.empty()) table += "\n" + choice.line;
     for (const std::string& disk :
          {trainer::describe_disk(config, plan), trainer::describe_checkpoints(config, plan)})
       if (!disk.empty()) table += "\n" + disk;
@@ -131,6 +132,7 @@ void tell_limits(trainer::Config config, const Ranks& ranks, bool dry_run) {
   }
   if (free_bytes && config.train.check_memory)
     trainer::require_memory(config, ranks.size, local, *free_bytes);
+  if (ranks.launch.rank == 0 && !choice.warning.empty()) log::warning("{}", choice.warning);
   trainer::require_disk(config, plan);
 }
 

@@ -43,7 +43,7 @@ struct FieldInfo {
   std::string constraint; ///< ">= 1", or empty
   std::string unit;
   std::string help;
-  std::vector<std::string> values; ///< of a boolean or an enum, also where it may be null
+  std::vector<std::string> values; ///< of a boolean or an enum, also where it may be null or a list
 };
 
 /// One section of the top level.

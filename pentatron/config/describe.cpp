@@ -24,7 +24,7 @@ struct Group {
 };
 
 std::vector<std::string> values_of(const TypeInfo& type) {
-  if (type.kind == Kind::kOptional) return values_of(*type.element);
+  if (type.kind == Kind::kOptional || type.kind == Kind::kList) return values_of(*type.element);
   if (type.kind == Kind::kBool) return {"true", "false"};
   std::vector<std::string> values;
   for (const NamedValue& named : type.names) values.emplace_back(named.name);

@@ -1,6 +1,7 @@
 #include "pentatron/data/config.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -8,8 +9,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 #include "pentatron/config/config.h"
+#include "pentatron/data/dataset.h"
+#include "pentatron/data/gpt/gpt_dataset.h"
 #include "pentatron/data/tokenizer/chat_template.h"
 
 namespace pentatron::data {
@@ -82,6 +86,19 @@ void validate_objective(const DatasetConfig& c, config::Violations& violations,
   }
 }
 
+/// Whether the shares are numbers of which some are left, as the reader of this data reads them.
+void check_split(const DatasetConfig& c, const std::string& key, config::Violations& violations) {
+  try {
+    if (c.type == DatasetType::kIndexed && c.order == SampleOrder::kMegatron)
+      megatron_split(c.split, 0, Part::kTrain);
+    else
+      split_samples(0, c.split);
+  } catch (const ConfigError& error) {
+    const MessageParts parts = parts_of(error.what());
+    violations.add(key, std::string(parts.sentence), std::string(parts.remedy));
+  }
+}
+
 } // namespace
 
 void DatasetConfig::validate(config::Violations& violations, std::string_view path) const {
@@ -101,6 +118,12 @@ void DatasetConfig::validate(config::Violations& violations, std::string_view pa
                    key("chat_date") + "=2025-01-31");
   const bool indexed = type == DatasetType::kIndexed;
   const bool megatron = order == SampleOrder::kMegatron;
+  check_split(*this, key("split"), violations);
+  if (megatron && seed > std::numeric_limits<uint32_t>::max())
+    violations.add(key("seed"),
+                   fmt::format("{}={} does not fit into 32 bits, the limit of {}=megatron",
+                               key("seed"), seed, key("order")),
+                   key("seed") + "=1234");
   const bool documents = indexed || type == DatasetType::kText;
   const bool objective = type == DatasetType::kBert || type == DatasetType::kT5;
   const bool corpora = indexed || objective;

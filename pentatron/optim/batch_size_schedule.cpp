@@ -102,8 +102,9 @@ BatchSizeSchedule BatchSizeSchedule::by_tokens(std::string_view text, int64_t se
     const int64_t from = *tokens / sequence_length;
     if (!steps.empty() && from <= steps.back().from_samples) {
       raise<ConfigError>(
-          "{}: '{}' is less than one sequence of {} tokens after the previous threshold", kStepKey,
-          excerpt(part), sequence_length);
+          "{}: '{}' is less than one sequence of {} tokens after the previous threshold\n  try: "
+          "{}=\"0:768 250B:1536\"",
+          kStepKey, excerpt(part), sequence_length, kStepKey);
     }
     last_tokens = *tokens;
     steps.push_back({from, *size});

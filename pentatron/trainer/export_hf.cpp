@@ -10,6 +10,7 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
+#include "pentatron/base/own_files.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/model_source.h"
@@ -25,18 +26,27 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Exports of checkpoints that were pruned, and what a killed process was writing.
+constexpr std::string_view kAside = ".tmp-";
+
+/// Exports of checkpoints that were pruned, and what a killed process was writing. Files that no
+/// export has stay.
 void remove_abandoned_exports(const fs::path& exports) {
   std::error_code error;
   std::vector<fs::path> gone;
   for (const auto& entry : fs::directory_iterator(exports, error)) {
     const std::string name = entry.path().filename().string();
-    const std::string step = name.substr(0, name.find(".tmp-"));
-    const bool ours = checkpoint::iteration_of(step).has_value();
-    if (ours && (step != name || !fs::exists(exports.parent_path() / name, error)))
+    const std::string step = name.substr(0, name.find(kAside));
+    const bool ours = checkpoint::iteration_of(step).has_value() && !entry.is_symlink(error) &&
+                      entry.is_directory(error);
+    if (ours && (step != name || !checkpoint::holds_checkpoint(exports.parent_path() / name)))
       gone.push_back(entry.path());
   }
-  for (const fs::path& path : gone) fs::remove_all(path, error);
+  for (const fs::path& path : gone) {
+    if (path.filename().string().find(kAside) != std::string::npos)
+      fs::remove_all(path, error);
+    else
+      remove_own_files(path, checkpoint::is_exported_name);
+  }
 }
 
 } // namespace
@@ -95,7 +105,6 @@ void HfExporter::run(const fs::path& checkpoint, int64_t iteration) {
   try {
     log::info("exported {}", export_checkpoint(checkpoint, average_, progress_).string());
   } catch (const std::exception& error) {
-    log::warning("{} was not exported: {}", checkpoint.string(), error.what());
     const std::lock_guard lock(mutex_);
     failure_ = {.iteration = iteration, .why = error.what()};
   }

@@ -1,6 +1,7 @@
 #include "pentatron/trainer/recompute.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,20 @@ std::string settings_of(const TrainConfig& train) {
   return fmt::format("full, of {} in each stage", counted(train.recompute_num_layers, "layer"));
 }
 
+/// Of a run that needs `bytes` with the choice that takes the least memory.
+std::string too_little_memory(const Config& config, int world_size, const LocalRanks& here,
+                              std::optional<int64_t> free_bytes, double bytes) {
+  const std::string begin = "train.recompute=auto: the option that takes the least memory";
+  const double limit = config.train.recompute_memory_limit;
+  if (limit > 0)
+    return fmt::format("{} needs about {} per rank, more than train.recompute_memory_limit={}\n"
+                       "  try: train.recompute_memory_limit={}",
+                       begin, format_bytes(bytes), limit, std::ceil(bytes / (1 << 20)));
+  return fmt::format("{} needs about {} on this machine, which has {} free\n  try: {}", begin,
+                     format_bytes(bytes), format_bytes(static_cast<double>(*free_bytes)),
+                     memory_remedy(config, world_size, here, *free_bytes));
+}
+
 } // namespace
 
 nn::Recomputation recomputation(const TrainConfig& train) {
@@ -60,9 +75,9 @@ nn::Recomputation recomputation(const TrainConfig& train) {
   return again;
 }
 
-std::string choose_recomputation(Config& config, int world_size, const LocalRanks& here,
-                                 std::optional<int64_t> free_bytes) {
-  if (config.train.recompute != Recompute::kAuto) return "";
+RecomputeChoice choose_recomputation(Config& config, int world_size, const LocalRanks& here,
+                                     std::optional<int64_t> free_bytes) {
+  if (config.train.recompute != Recompute::kAuto) return {};
   struct Choice {
     TrainConfig train;
     double bytes = 0, time = 0;
@@ -110,12 +125,15 @@ std::string choose_recomputation(Config& config, int world_size, const LocalRank
     return any ? a.time < b.time : a.bytes < b.bytes;
   });
   config.train = best.train;
-  return fmt::format("recompute    {}: {} of {}, without recomputation {}", settings_of(best.train),
-                     format_bytes(best.bytes),
-                     limit > 0
-                         ? fmt::format("at most {} per rank", format_bytes(limit))
-                         : fmt::format("{} free", format_bytes(static_cast<double>(*free_bytes))),
-                     format_bytes(choices.front().bytes));
+  const std::string of =
+      limit > 0 ? fmt::format("at most {} per rank", format_bytes(limit))
+                : fmt::format("{} free", format_bytes(static_cast<double>(*free_bytes)));
+  RecomputeChoice choice;
+  choice.line =
+      fmt::format("recompute    {}: {} of {}, without recomputation {}", settings_of(best.train),
+                  format_bytes(best.bytes), of, format_bytes(choices.front().bytes));
+  if (!any) choice.warning = too_little_memory(config, world_size, here, free_bytes, best.bytes);
+  return choice;
 }
 
 Config with_recomputation(Config config, const comm::Group& world) {

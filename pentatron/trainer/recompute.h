@@ -15,12 +15,15 @@ namespace pentatron::trainer {
 /// Of a run whose choice is made: recompute is not auto.
 nn::Recomputation recomputation(const TrainConfig& train);
 
+struct RecomputeChoice {
+  std::string line;    ///< what was chosen and why, for describe_limits(); empty: nothing to choose
+  std::string warning; ///< if nothing fits
+};
 /// Where train.recompute is auto: the settings that take the least time of those with which the
 /// plan of the rank that needs most fits into train.recompute_memory_limit, or else all ranks into
-/// `free_bytes` of this machine; where nothing fits, those that take the least memory. Returns what
-/// was chosen and why, as a line of describe_limits(); empty: recompute is something else.
-std::string choose_recomputation(Config& config, int world_size, const LocalRanks& here,
-                                 std::optional<int64_t> free_bytes);
+/// `free_bytes` of this machine; where nothing fits, those that take the least memory.
+RecomputeChoice choose_recomputation(Config& config, int world_size, const LocalRanks& here,
+                                     std::optional<int64_t> free_bytes);
 
 /// With the choice that rank 0 makes for its machine, on all ranks. Collectives: of texts.
 Config with_recomputation(Config config, const comm::Group& world);

@@ -489,10 +489,6 @@ void Reporter::save(const checkpoint::SaveEvent& e) {
     break;
   case Kind::kFailed:
     name = "failed";
-    if (s.config.checkpoint.on_error == OnSaveError::kContinue) // else the run ends with that error
-      log::error(
-          "the checkpoint of iteration {} was not saved; earlier checkpoints are unchanged: {}",
-          e.iteration, e.text);
     break;
   }
   s.saves.push_back({.iteration = e.iteration,

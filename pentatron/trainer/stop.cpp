@@ -57,10 +57,10 @@ const char* stopping_text(bool saves) {
   // On a terminal the last line shows ^C, and maybe the progress bar.
   constexpr size_t kClear = 4;
   const char* const text =
-      saves ? "\r\033[Kstopping after this iteration, which is saved first; press Ctrl-C or send "
-              "SIGTERM again to stop at once without saving\n"
-            : "\r\033[Kstopping after this iteration; nothing is saved, because checkpoint.save is "
-              "empty; press Ctrl-C or send SIGTERM again to stop at once\n";
+      saves ? "\r\033[Kfinishing this iteration and saving a checkpoint\n"
+              "press Ctrl-C or send SIGTERM again to stop now without saving\n"
+            : "\r\033[Kfinishing this iteration; checkpoint.save is empty, so nothing is saved\n"
+              "press Ctrl-C or send SIGTERM again to stop now\n";
   return ::isatty(STDERR_FILENO) == 1 ? text : text + kClear;
 }
 

@@ -27,6 +27,7 @@
 #include "pentatron/trainer/delayed_scales.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
+#include "pentatron/trainer/failed_saves.h"
 #include "pentatron/trainer/families.h"
 #include "pentatron/trainer/input_log.h"
 #include "pentatron/trainer/kernel_choice.h"
@@ -425,30 +426,23 @@ TrainReport Trainer::State::train(Reporter& reporter) {
   const double begin = monotonic_s();
   ContentionWatch watch;
   int64_t skipped_in_a_row = 0;
-  const auto save_error = [&](int64_t iteration, const std::string& what, const std::string& why) {
-    const auto [sentence, remedy] = parts_of(why);
-    report.unsaved[what] =
-        fmt::format("the {} of iteration {} was not saved: {}", what, iteration, sentence);
-    if (c.checkpoint.on_error == OnSaveError::kStop)
-      raise<CheckpointError>("{}\n  try: {}{}checkpoint.on_error=continue to continue without it",
-                             report.unsaved[what], remedy, remedy.empty() ? "" : ", or ");
-  };
+  FailedSaves failed(c.checkpoint.on_error, main_rank);
   HfExporter exporter(c.checkpoint.export_weights == optim::WeightsKind::kEma,
                       c.checkpoint.async_save, s.groups.world());
   const auto check_export = [&] {
     if (const auto failure = exporter.take_failure())
-      save_error(failure->iteration, "export", failure->why);
+      failed.add(failure->iteration, "export", failure->why);
   };
   const auto show_saves = [&](const std::vector<checkpoint::SaveEvent>& events) {
     for (const checkpoint::SaveEvent& event : events) {
       reporter.save(event);
       if (event.state == checkpoint::SaveEvent::State::kDurable) {
         report.checkpoint = event.folder;
-        report.unsaved.clear();
+        failed.forget();
         if (c.checkpoint.export_hf && main_rank) exporter.begin(event.folder, event.iteration);
       }
       if (event.state == checkpoint::SaveEvent::State::kFailed)
-        save_error(event.iteration, "checkpoint", event.text);
+        failed.add(event.iteration, "checkpoint", event.text);
     }
     check_export();
   };
@@ -482,6 +476,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
   }
 
   while (s.progress.iteration < s.total_iterations) {
+    failed.tell();
     const double step_begin = monotonic_s();
     const int64_t iteration = s.progress.iteration + 1;
     const int64_t n = length.by_samples()
@@ -513,6 +508,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       ++s.progress.nan_iterations;
       if (c.train.on_nan == OnNan::kStop || ++skipped_in_a_row > c.train.max_skipped_iterations) {
         if (s.saver) show_saves(s.saver->finish());
+        failed.tell();
         raise<Error>("iteration {}: {}\n  try: a lower optimizer.lr{}", iteration,
                      nonfinite_text(result),
                      c.train.on_nan == OnNan::kStop ? ", or train.on_nan=skip" : "");
@@ -584,6 +580,7 @@ TrainReport Trainer::State::train(Reporter& reporter) {
   if (s.saver) show_saves(s.saver->finish());
   exporter.wait();
   check_export();
+  report.unsaved = failed.finish();
   report.iterations = s.progress.iteration;
   tracer.finish();
   return report;

@@ -104,6 +104,9 @@ TEST(Text, FoldsBelowTheSecondColumn) {
   EXPECT_EQ(fold_lines("  --a     one two three\n\nx", 21),
             "  --a     one two\n          three\n\nx");
   EXPECT_EQ(fold_lines("  pentatron train a b c", 10), "  pentatron train a b c");
+  EXPECT_EQ(fold_lines("error: one two\n  try: three four", 14),
+            "error: one two\n  try: three\n       four");
+  EXPECT_EQ(fold_lines("  try: pentatron train a b c", 10), "  try: pentatron train a b c");
   EXPECT_EQ(fold_lines("aaaaaaaaaaaa bb", 5), "aaaaaaaaaaaa\nbb");
   EXPECT_EQ(fold_lines("  aaaaaaaaaaaa", 5), "  aaaaaaaaaaaa");
   EXPECT_EQ(fold_lines("", 5), "");

@@ -101,7 +101,14 @@ TEST_F(CheckpointVerbs, RepairRebuildsALostShard) {
   EXPECT_THAT(run("checkpoint verify safe"), HasSubstr("all checksums match"));
   for (const char* shard : {"model_00000_of_00002", "optimizer_00001_of_00002"})
     fs::remove(step / (std::string(shard) + ".safetensors"));
-  EXPECT_THAT(run("checkpoint repair safe", 1), HasSubstr("cannot be repaired"));
+  EXPECT_THAT(run("checkpoint repair safe", 1),
+              AllOf(HasSubstr("cannot be repaired"), Not(HasSubstr("try:"))));
+  EXPECT_THAT(run("checkpoint verify safe", 1), Not(HasSubstr("repair")));
+  fs::copy(folder / "saved/step_00000003", folder / "safe/step_00000003",
+           fs::copy_options::recursive);
+  for (const char* command : {"repair", "verify"})
+    EXPECT_THAT(run(std::string("checkpoint ") + command + " safe/step_00000001", 1),
+                HasSubstr("try: safe/step_00000003, which is intact"));
 }
 
 TEST_F(CheckpointVerbs, PruneKeepsWhatItIsTold) {

@@ -72,6 +72,18 @@ TEST_F(Completion, OffersCommandsAndTheirOptions) {
   EXPECT_THAT(offered("nonsense ''"), IsEmpty());
 }
 
+TEST_F(Completion, CompletesTheLastItemOfAList) {
+  std::ofstream(folder / "mine.yaml") << "task: mine\n";
+  EXPECT_THAT(offered("evaluate m --tasks hellaswag,m"),
+              ElementsAre("hellaswag,mmlu", "hellaswag,mine.yaml"));
+  EXPECT_THAT(offered("evaluate m --tasks = mmlu,hel"), ElementsAre("mmlu,hellaswag"));
+  EXPECT_THAT(offered("evaluate m --tasks hellaswag,hel"), IsEmpty()) << "named already";
+  EXPECT_THAT(offered("generate m --tokens 1,"), IsEmpty()) << "numbers";
+  EXPECT_THAT(offered("train eval.tasks = hel"), ElementsAre("[hellaswag"));
+  EXPECT_THAT(offered("train train.recompute_modules = '[mlp_act,lay'"),
+              ElementsAre("[mlp_act,layernorm"));
+}
+
 TEST_F(Completion, OffersKeysAndTheirValues) {
   EXPECT_THAT(offered("train optim"), ElementsAre("optimizer."));
   EXPECT_THAT(offered("train optimizer.lr"), ElementsAre("optimizer.lr="));

@@ -48,6 +48,20 @@ class Evaluating : public test::ProgramFolder {
   }
 };
 
+TEST_F(Evaluating, BatchesWithoutLabelsPrintNoLoss) {
+  const std::vector<int64_t> ids = {1, 2, 3, 4}, labels(4, -100);
+  SafetensorsWriter writer(
+      folder / "batch.safetensors",
+      {{"input_ids", SafeDtype::kI64, {1, 4}}, {"labels", SafeDtype::kI64, {1, 4}}}, {});
+  writer.write("input_ids", std::as_bytes(std::span(ids)));
+  writer.write("labels", std::as_bytes(std::span(labels)));
+  writer.finish();
+  const std::string call = "evaluate model --batches batch.safetensors ";
+  EXPECT_EQ(run(call + "--logits-out l.safetensors 2>/dev/null"), "{\"loss\":null}\n");
+  EXPECT_TRUE(std::filesystem::exists(folder / "l.safetensors"));
+  EXPECT_THAT(run(call + "2>&1", 1), HasSubstr("gives no loss"));
+}
+
 void expect_score(const Json& got, double nll, int64_t tokens, int64_t bytes, int64_t documents) {
   const double loss = nll / static_cast<double>(tokens);
   EXPECT_NEAR(got["loss"].get<double>(), loss, 1e-12 * loss);
@@ -200,7 +214,7 @@ TEST_F(Evaluating, TellsFilesThatCountTwiceAndThoseLeftOut) {
   std::ofstream(folder / "texts/a.txt") << "abab";
   std::ofstream(folder / "texts/picture.png") << "x";
   const std::string once = run("evaluate model --file texts 2>&1");
-  EXPECT_THAT(once, HasSubstr("1 file of other kinds left out"));
+  EXPECT_THAT(once, HasSubstr("skipped 1 file of unsupported types"));
   const std::string twice = run("evaluate model --file texts --file texts/../texts/a.txt 2>&1");
   EXPECT_THAT(twice, HasSubstr("is given twice"));
   EXPECT_THAT(twice, HasSubstr("\"documents\":2"));

@@ -215,6 +215,23 @@ TEST_F(Generating, PromptsComeFromAPipeAndFromFiles) {
               HasSubstr("--prompt-file"));
 }
 
+TEST_F(Generating, SettingsOfTheModelThatAreNotUsedAreNamedOnce) {
+  test::make_letter_model(folder / "model");
+  const std::string call = "generate model --prompt ab --max-new-tokens 2 ";
+  EXPECT_THAT(run(call + "2>&1"), Not(HasSubstr("not used")));
+  std::ofstream(folder / "model/generation_config.json")
+      << R"({"repetition_penalty": 1.1, "min_new_tokens": 4, "num_beams": 1, "top_k": 5})";
+  const std::string said = "warning: settings in generation_config.json that are not used: "
+                           "repetition_penalty=1.1, min_new_tokens=4\n";
+  for (const std::string& command :
+       {call, call + "--ranks 2 --backend sockets parallel.tensor_model_parallel_size=2 "}) {
+    const std::string out = run(command + "2>&1");
+    EXPECT_THAT(out, HasSubstr(said));
+    EXPECT_EQ(out.find("not used"), out.rfind("not used")) << out;
+  }
+  EXPECT_THAT(run("chat model --max-new-tokens 2 2>&1", 0, "echo a | "), HasSubstr(said));
+}
+
 TEST_F(Generating, AJsonFileOfPromptsMayBeAnArray) {
   test::make_letter_model(folder / "model");
   const std::string base = "generate model --max-new-tokens 8 --json --seed 7 ";

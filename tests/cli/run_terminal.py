@@ -151,15 +151,16 @@ def stopped_run(program, width, more):
             # Ctrl-C: the answer, a checkpoint, and no bar.
             shell.wait(r"iteration +\d+/1000000 \|", at)
             shell.send("\x03")
-            at = shell.wait("stopping after this iteration, which is saved first", at)
+            at = shell.wait("finishing this iteration and saving a checkpoint", at)
             at = shell.wait("stopped by a signal after iteration", at)
             at = shell.wait(r"\$ ", at)
             shell.send("echo status=$?\n")
             shell.wait(r"status=0\r", at)
             lines = shell.screen.lines()
             check(not any("training [" in line for line in lines), "a bar stays on the screen", shell)
-            check(not any("stopping:" in line and not line.startswith("stopping:") for line in lines), "the answer shares a line",
-                  shell)
+            answers = ("finishing this iteration", "press Ctrl-C")
+            check(all(line.startswith(answers) for line in lines if any(answer in line for answer in answers)),
+                  "the answer shares a line", shell)
             shown = [line for line in lines if re.match(r"iteration +\d+/1000000 \|", line)]
             check(len(shown) > 2, "no training lines", shell)
             for line in shown:
@@ -238,13 +239,37 @@ def help_fits(program, width, more):
             shell.close()
 
 
+def errors_fit(program, width, more):
+    """Errors and warnings are folded where the terminal ends, and nowhere else; commands to copy are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        wrong = ["train", *TINY, "train.train_iters=1", "parallel.tensor_model_parallel_size=3", *more]
+        plain = subprocess.run([program, *wrong], cwd=folder, check=False, capture_output=True, text=True).stderr
+        check_text = re.sub(r"\s+", " ", plain).strip()
+        shell = Shell(folder, width)
+        try:
+            at = shell.wait(r"\$ ")
+            script(folder, program, *wrong)
+            begin = len(shell.output)
+            shell.send("sh t\n")
+            shell.wait(r"\$ $", at + 4)
+            shown = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", shell.output[begin:])
+            lines = [line.rstrip() for line in shown.splitlines()]
+            check(any(len(line) > width for line in plain.splitlines()), f"too short to be folded: {plain!r}", shell)
+            wide = [line for line in lines if len(line) > width and " " in line.strip()]
+            check(not wide, f"wider than {width}: {wide[:2]}", shell)
+            check(check_text in re.sub(r"\s+", " ", shown), f"not the words of {plain!r}", shell)
+        finally:
+            shell.close()
+
+
 CASES = [("stopped, 80 columns", stopped_run, 80, []),
          ("stopped, 120 columns, 2 threads", stopped_run, 120, ["--ranks=2"]),
          ("stopped, 100 columns, 2 processes", stopped_run, 100, ["--ranks=2", "--backend=sockets"]),
          ("finished, 120 columns, then 60", finished_run, 120, []),
          ("verification", verified, 80, []),
          ("help, 80 columns", help_fits, 80, []),
-         ("help, 50 columns", help_fits, 50, [])]
+         ("help, 50 columns", help_fits, 50, []),
+         ("errors, 50 columns", errors_fit, 50, [])]
 
 
 def main():

@@ -78,9 +78,10 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
     ASSERT_TRUE(within(60, [&] { return err().find("MFU is measured") != std::string::npos; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     ::kill(child, SIGINT);
-    EXPECT_TRUE(within(0.5, [&] { return err().find("stopping after") != std::string::npos; }));
+    EXPECT_TRUE(
+        within(0.5, [&] { return err().find("finishing this iteration") != std::string::npos; }));
     EXPECT_FALSE(has_ended(child)) << "the step is not at its end yet";
-    EXPECT_EQ(err().find("stopping after"), err().rfind("stopping after"))
+    EXPECT_EQ(err().find("finishing this iteration"), err().rfind("finishing this iteration"))
         << "once, not for each rank";
     ::kill(child, SIGINT);
     EXPECT_TRUE(within(3, [&] { return has_ended(child); }));
@@ -154,6 +155,7 @@ TEST_F(FullDisks, ARunWhoseLastCheckpointIsNotSavedFails) {
     EXPECT_THAT(out, AllOf(HasSubstr("iterations   2"), HasSubstr("error: "),
                            HasSubstr("the checkpoint of iteration 2 was not saved"),
                            HasSubstr("try: checkpoint.load=auto")));
+    EXPECT_EQ(out.find("was not saved"), out.rfind("was not saved")) << "told once: " << out;
   }
   run(keys + "continue checkpoint.load=auto 2>&1"); // what it says to try
   EXPECT_TRUE(fs::exists(folder / "ck/step_00000002/manifest.json"));

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/config/violations.h"
 #include "pentatron/data/corpus.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/permutation.h"
@@ -266,6 +267,33 @@ TEST(SplitCorpus, CutsAtDocumentsWhereThatIsNearAndThroughThemElse) {
     } catch (const ConfigError& error) {
       EXPECT_THAT(error.what(), testing::HasSubstr(why));
     }
+}
+
+TEST(Split, IsCheckedBeforeDataIsRead) {
+  const auto faults = [](const DatasetConfig& config) {
+    config::Violations violations;
+    config.validate(violations, "dataset");
+    return violations.text();
+  };
+  const DatasetConfig text{.path = "none.jsonl"};
+  EXPECT_EQ(faults(text), "");
+  for (const char* bad : {"0,0", "1,2,3,4", "95;5"}) {
+    DatasetConfig config = text;
+    config.split = bad;
+    EXPECT_THAT(faults(config),
+                testing::AllOf(testing::HasSubstr(std::string("dataset.split=") + bad),
+                               testing::HasSubstr("try: dataset.split=95,5")));
+  }
+  // As Megatron reads it, whatever stands between the numbers.
+  DatasetConfig megatron{
+      .type = DatasetType::kIndexed, .path = "none", .order = SampleOrder::kMegatron};
+  megatron.split = "95;5";
+  EXPECT_EQ(faults(megatron), "");
+  megatron.split = "1,2,3,4";
+  EXPECT_THAT(faults(megatron), testing::HasSubstr("try: dataset.split=95,5"));
+  megatron.split = "95,5";
+  megatron.seed = uint64_t{1} << 32;
+  EXPECT_THAT(faults(megatron), testing::HasSubstr("try: dataset.seed=1234"));
 }
 
 } // namespace

@@ -80,7 +80,9 @@ TEST(WeightMap, EntriesTileTheirParameters) {
 
 TEST_F(ModelSources, TellWhatTheModelIs) {
   copy("llama");
-  write("generation_config.json", R"({"eos_token_id": [3, 5], "bos_token_id": 1})");
+  write("generation_config.json", R"({"eos_token_id": [3, 5], "bos_token_id": 1, "temperature": 0.5,
+            "repetition_penalty": 1.0, "no_repeat_ngram_size": 3, "min_new_tokens": null,
+            "suppress_tokens": [], "num_beams": 1, "bad_words_ids": [[1, 2]]})");
   write("tokenizer.json", "{}");
   const auto source = open_model(folder.string());
   EXPECT_EQ(source->format(), ModelFormat::kHuggingFace);
@@ -89,6 +91,8 @@ TEST_F(ModelSources, TellWhatTheModelIs) {
   EXPECT_EQ(source->facts().context, source->config().max_position_embeddings);
   EXPECT_THAT(source->facts().generation.eos, ElementsAre(3, 5));
   EXPECT_EQ(source->facts().generation.bos, 1);
+  EXPECT_THAT(source->facts().generation.unused,
+              ElementsAre("no_repeat_ngram_size=3", "bad_words_ids=[[1,2]]"));
   EXPECT_EQ(source->facts().tokenizer.kind, TokenizerPlace::Kind::kFiles);
   EXPECT_EQ(source->facts().tokenizer.path, folder);
   EXPECT_THAT(source->facts().companions,

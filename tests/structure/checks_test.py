@@ -6,6 +6,7 @@ import unittest
 import hardening
 import includes
 import keys
+import links
 import models
 import planted_bugs
 import symbols
@@ -191,6 +192,22 @@ class Text(unittest.TestCase):
         for word in ("/wo" "rk/main", "../sha" "red/x", "/ro" "ot/.cache"):
             self.assertEqual(len(text.words(Tree(**{"docs/a.md": f"see {word}\n"}).root)), 1, word)
         self.assertEqual(text.words(Tree(**{"docs/a.md": "a framework/thing, build/work/x\n"}).root), [])
+
+
+class Links(unittest.TestCase):
+
+    def found(self, readme, page="# A title: *one*, `two`\n"):
+        return links.violations(Tree(**{"README.md": readme, "docs/a.md": page}).root)
+
+    def test_page_without_a_link_is_found(self):
+        self.assertEqual(self.found("see docs/a.md"), ["README.md: no link to docs/a.md"])
+        self.assertEqual(len(self.found("```sh\n[a](docs/a.md)\n```\n")), 1)
+        self.assertEqual(self.found("[a](docs/a.md), [b](https://example.com/b)"), [])
+
+    def test_links_that_lead_nowhere_are_found(self):
+        self.assertEqual(self.found("[a](docs/a.md#a-title-one-two)"), [])
+        self.assertEqual(len(self.found("[a](docs/a.md#two)")), 1)
+        self.assertEqual(len(self.found("[a](docs/a.md)", "[b](docs/a.md) [c](../README.md) [d](#d)")), 2)
 
 
 class PlantedBugs(unittest.TestCase):

@@ -6,6 +6,7 @@ import formatting
 import hardening
 import includes
 import keys
+import links
 import models
 import planted_bugs
 import symbols
@@ -26,6 +27,7 @@ def main(check, target, *more):
         found = {
             "includes": includes.violations,
             "keys": keys.violations,
+            "links": links.violations,
             "models": models.violations,
             "readmes": text.readmes,
             "words": text.words,

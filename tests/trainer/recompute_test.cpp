@@ -43,8 +43,9 @@ TEST(ChooseRecomputation, TakesTheLeastTimeThatFits) {
     const double limit = least + share * (most - least);
     Config config = model_of({"train.recompute=auto",
                               fmt::format("train.recompute_memory_limit={}", limit / (1 << 20))});
-    const std::string said = choose_recomputation(config, 1, {}, std::nullopt);
-    SCOPED_TRACE(said);
+    const RecomputeChoice choice = choose_recomputation(config, 1, {}, std::nullopt);
+    SCOPED_TRACE(choice.line);
+    EXPECT_THAT(choice.warning, IsEmpty());
     EXPECT_NE(config.train.recompute, Recompute::kAuto);
     EXPECT_LE(bytes_of(config), limit);
     const double now = plan_memory(config, 1).recomputed;
@@ -67,13 +68,23 @@ TEST(ChooseRecomputation, TakesTheLeastTimeThatFits) {
 
 TEST(ChooseRecomputation, OfAllThatDoesNotFitTakesTheLeastMemory) {
   Config config = model_of({"train.recompute=auto", "train.recompute_memory_limit=1"});
-  EXPECT_THAT(choose_recomputation(config, 1, {}, std::nullopt), HasSubstr("full, of every layer"));
+  const RecomputeChoice choice = choose_recomputation(config, 1, {}, std::nullopt);
+  EXPECT_THAT(choice.line, HasSubstr("full, of every layer"));
   EXPECT_EQ(bytes_of(config), bytes_of(model_of({"train.recompute=full"})));
+  // Which is said, with a limit that is enough.
+  const std::string key = "train.recompute_memory_limit=";
+  EXPECT_THAT(choice.warning, HasSubstr("more than " + key + "1\n  try: " + key));
+  Config enough =
+      model_of({"train.recompute=auto", choice.warning.substr(choice.warning.rfind(key))});
+  EXPECT_THAT(choose_recomputation(enough, 1, {}, std::nullopt).warning, IsEmpty());
+  Config small = model_of({"train.recompute=auto"});
+  EXPECT_THAT(choose_recomputation(small, 1, {}, 1 << 20).warning,
+              HasSubstr("which has 1.0 MiB free"));
 }
 
 TEST(ChooseRecomputation, LeavesOtherSettingsAlone) {
   Config config = model_of({"train.recompute=selective"});
-  EXPECT_THAT(choose_recomputation(config, 1, {}, 1), IsEmpty());
+  EXPECT_THAT(choose_recomputation(config, 1, {}, 1).line, IsEmpty());
   EXPECT_EQ(config.train.recompute, Recompute::kSelective);
 }
 

@@ -60,7 +60,7 @@ class Campaign:
         found = []
         saved = [int(n) for n in re.findall(r"saved \S+/step_(\d+)", first.stderr)]
         refused = "is not a writable folder" in first.stderr  # before the first step
-        lost = mode not in ENDS and 6 not in saved and "the run has ended, but this checkpoint was not saved" in first.stderr
+        lost = mode not in ENDS and 6 not in saved and "the run has ended, but the checkpoint of iteration" in first.stderr
         if first.returncode not in ((-9, 0) if mode in ENDS else (1,) if refused or lost else (0,)):
             found.append(f"ended with {first.returncode}: {first.stderr.strip()[-300:]}")
         second = self.train(folder, keys)

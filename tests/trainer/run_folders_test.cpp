@@ -237,6 +237,38 @@ TEST_F(RunFoldersTest, AnAdapterOfTheUserIsNeverReplaced) {
   EXPECT_EQ(content_of(file), "mine\n");
 }
 
+TEST_F(RunFoldersTest, FilesOfTheUserBesideExportsStay) {
+  const std::vector<std::string> keys = {"checkpoint.export_hf=true", "checkpoint.save_interval=1",
+                                         "checkpoint.keep=1"};
+  const auto more = [&](std::vector<std::string> added) {
+    added.insert(added.end(), keys.begin(), keys.end());
+    return added;
+  };
+  test::run(config("a", "ck", more({"train.train_iters=1"})));
+  const std::string notes = scratch / "ck/hf/step_00000001/notes.txt";
+  std::ofstream(notes) << "mine\n";
+  std::ofstream(scratch / "ck/step_00000001/notes.txt") << "mine\n";
+  test::run(config("a", "ck", more({"checkpoint.load=auto"})));
+  EXPECT_EQ(names_in(scratch / "ck/hf"),
+            (std::vector<std::string>{"step_00000001", "step_00000003"}));
+  EXPECT_EQ(names_in(scratch / "ck/hf/step_00000001"), std::vector<std::string>{"notes.txt"});
+  EXPECT_EQ(content_of(notes), "mine\n");
+  EXPECT_EQ(names_in(scratch / "ck/step_00000001"), std::vector<std::string>{"notes.txt"});
+}
+
+TEST_F(RunFoldersTest, FilesOfTheUserBesideAnAdapterStay) {
+  test::run(config("base_log", "base"));
+  const std::vector<std::string> keys = {"peft.type=lora", load("base"), "checkpoint.finetune=true",
+                                         "checkpoint.export_hf=true"};
+  test::run(config("a", "ck", keys));
+  std::ofstream(scratch / "ck/adapter/notes.txt") << "mine\n";
+  test::run(config("a", "ck",
+                   {"peft.type=lora", "checkpoint.load=auto", "checkpoint.export_hf=true",
+                    "train.train_iters=4"}));
+  EXPECT_EQ(content_of(scratch / "ck/adapter/notes.txt"), "mine\n");
+  EXPECT_TRUE(fs::exists(scratch / "ck/adapter/adapter_config.json"));
+}
+
 TEST_F(RunFoldersTest, AFileOfTheUserIsNeverReplaced) {
   std::vector<std::string> names = {"ck/latest", "ck/hf/step_00000002/mine"};
   for (const char* name : kRunFiles) names.push_back(std::string("a/") + name);

@@ -448,6 +448,12 @@ CASES = [
     ("BPE of few tokens", "pentatron tokenize --train-bpe 10 --input words.txt --output o.json", {}),
     ("BPE of more tokens than words", "pentatron tokenize --train-bpe 100000 --input words.txt --output o.json", {
         "more text": "pentatron tokenize --train-bpe 290 --input words.txt --output o.json"}),
+    ("BPE with a tokenizer", "pentatron tokenize --train-bpe 290 --input words.txt --output o.json --tokenizer other.json", {}),
+    ("output of ids", "pentatron tokenize --tokenizer other.json --output o.jsonl < texts.jsonl", {
+        "remove --output": "pentatron tokenize --tokenizer other.json < texts.jsonl"}),
+    ("special tokens of texts that are read", "pentatron tokenize --tokenizer other.json --decode --add-special < empty.txt", {
+        "remove --add-special": "pentatron tokenize --tokenizer other.json --decode < empty.txt"}),
+    ("weight of 0", "pentatron inspect blend --weights 1,0 --size 3", {}),
     ("BPE of another key", "pentatron tokenize --train-bpe 290 --input texts.jsonl --json-keys body --output o.json", {}),
     ("negative share", "pentatron corpus split corpus_text_document --shares -1,2 --output part", {}),
     ("corpus below a file", "pentatron corpus merge corpus_text_document corpus_text_document --output notes.txt/both", {
@@ -598,6 +604,9 @@ CASES = [
     ("part without documents", "pentatron corpus split corpus_text_document --shares 1,999 --output part", {
         "a larger share": "pentatron corpus split corpus_text_document --shares 1,9 --output part",
         "fewer parts": "pentatron corpus split corpus_text_document --shares 1 --output part"}),
+    ("corrupted checkpoint", "cp -r saved broken; rm broken/step_00000002/model_*; " + MOCK + "train.train_iters=3 checkpoint.load=broken/step_00000002", {
+        "which is intact": "cp -r saved broken; " + MOCK + "train.train_iters=3 checkpoint.load=broken/step_00000001"}),
+    ("limit on memory that no recomputation fits in", MOCK + "train.recompute=auto train.recompute_memory_limit=0.1", {}),
     # launchers
     ("half of torchrun", "RANK=0 " + MOCK, {"torchrun --nproc-per-node": TORCHRUN}),
     ("no rank 0", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 " + MOCK, {"MASTER_ADDR": TORCHRUN}),
@@ -622,6 +631,7 @@ ELSEWHERE = [
     (r"run_source.cpp: .*running mean cannot be merged", "needs a run of adapters with a running mean"),
     (r"memory_report.cpp: out of memory", "needs a limit on memory: MemoryReport of memory_plan_test.cpp"),
     (r"recompute.cpp: train.recompute=auto does not know", "needs a GPU"),
+    (r"recompute.cpp: .*on this machine", "depends on the machine's memory: ChooseRecomputation of recompute_test.cpp"),
     (r"^(optim|parallel|parallelize|models)/", "followed by tests/trainer/suggestions_test.cpp"),
     (r"^comm/(backend|control|parallel_groups|rank_groups|collectives|supervisor|process_world|launch)", "several processes, launchers or machines: tests/comm"),
     (r"^cli/files/torch_place", "programs that were not built here: tests/cli/torch_place_test.cpp"),
@@ -633,7 +643,7 @@ ELSEWHERE = [
     (r"every rank read the checkpoint|this rank cannot see", "several machines: tests/trainer/node_local_test.cpp"),
     (r"the text has no tokens", "needs a tokenizer that drops all of a text"),
     (r"is in use by", "two programs at once: tests/trainer/run_folders_test.cpp"),
-    (r"try: checkpoint.save on another|has ended without this|was not saved|continue without it", "a full disk: tests/cli/limits_test.cpp"),
+    (r"try: checkpoint.save on another|the run has ended, but|was not saved|continue without it", "a full disk: tests/cli/limits_test.cpp"),
     (r"^cli/doctor|^trainer/train.cpp: .*; try: ", "what doctor finds depends on the machine"),
     (r"a file was truncated, or its disk failed", "tests/cli/limits_test.cpp"),
     (r"^main.cpp", "tests/install"),

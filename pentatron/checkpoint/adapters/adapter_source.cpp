@@ -9,6 +9,7 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/base/own_files.h"
 #include "pentatron/base/sha256.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/folders.h"
@@ -308,6 +309,24 @@ bool holds_adapters(const fs::path& checkpoint) {
   return read_manifest(checkpoint).attachments.contains(kAdapterBase);
 }
 
+namespace {
+
+/// What a user put beside the adapter that is about to be replaced.
+void carry_over(const fs::path& from, const fs::path& to) {
+  const auto is_own = [](const std::string& name) {
+    return name == kPeftConfig || name == kPeftTensors;
+  };
+  for (const std::string& name : foreign_files(from, is_own)) {
+    std::error_code error;
+    fs::create_directories((to / name).parent_path(), error);
+    if (!error) fs::copy(from / name, to / name, fs::copy_options::copy_symlinks, error);
+    if (error)
+      raise<CheckpointError>("cannot copy {}: {}", (from / name).string(), error.message());
+  }
+}
+
+} // namespace
+
 void write_peft_of(const fs::path& checkpoint, const fs::path& target) {
   CheckpointReader reader(checkpoint);
   const AdapterBase base = base_of(reader);
@@ -317,6 +336,7 @@ void write_peft_of(const fs::path& checkpoint, const fs::path& target) {
   const std::string model = base.model.starts_with("hf:") ? base.model.substr(3) : base.model;
   write_peft(aside.path(), adapter, linear_modules(saved.model, family_in(reader)), model,
              task_of(saved.model));
+  carry_over(target, aside.path());
   aside.commit(Existing::kReplace);
 }
 

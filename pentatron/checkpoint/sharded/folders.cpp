@@ -15,8 +15,10 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/host_name.h"
+#include "pentatron/base/own_files.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/checkpoint/sharded/spares.h"
 #include "pentatron/checkpoint/sharded/verify.h"
 
 namespace pentatron::checkpoint {
@@ -80,6 +82,15 @@ std::vector<CheckpointFolder> checkpoints_in(const fs::path& dir) {
     return std::pair(f.iteration, f.path.filename().string());
   });
   return found;
+}
+
+bool holds_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name == kManifestName || is_shard_name(name) || is_parity_name(name)) return true;
+  }
+  return error && error != std::errc::no_such_file_or_directory;
 }
 
 std::optional<std::string> latest_name(const fs::path& dir) {
@@ -151,6 +162,24 @@ std::string repair_hint(const VerifyReport& report, const fs::path& folder) {
 
 } // namespace
 
+std::string remedy_for(const VerifyReport& report, const fs::path& folder,
+                       const SearchOptions& options) {
+  if (report.repairable) return fmt::format("pentatron checkpoint repair {}", folder.string());
+  const fs::path place = folder.has_filename() ? folder : folder.parent_path(); // "DIR/"
+  const auto own = iteration_of(place.filename().string());
+  if (!own) return "";
+  std::vector<CheckpointFolder> others =
+      checkpoints_in(place.has_parent_path() ? place.parent_path() : fs::path("."));
+  std::erase_if(others, [&](const CheckpointFolder& f) { return f.iteration == *own; });
+  std::ranges::stable_sort(others, {}, [&](const CheckpointFolder& f) { // newest first
+    return f.iteration < *own ? 0 : f.iteration;
+  });
+  for (const CheckpointFolder& other : others)
+    if (look_at(other.path, options).ok())
+      return fmt::format("{}, which is intact", other.path.string());
+  return "";
+}
+
 std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir, VerifyScope scope) {
   return newest_checkpoint(dir, SearchOptions{.scope = scope});
 }
@@ -160,9 +189,12 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
   std::error_code error;
   if (fs::exists(dir / kManifestName, error)) {
     const VerifyReport report = look_at(dir, options);
-    if (!report.ok())
-      raise<CheckpointError>("{} is corrupted: {}{}", dir.string(), fmt::join(report.faults, "; "),
-                             repair_hint(report, dir));
+    if (!report.ok()) {
+      const std::string remedy = remedy_for(report, dir, options);
+      raise<CheckpointError>("{} is corrupted: {}{}{}", dir.string(),
+                             fmt::join(report.faults, "; "),
+                             remedy.empty() ? "" : "\n  try: ", remedy);
+    }
     return FoundCheckpoint{.folder = dir, .passed_over = {}};
   }
   std::vector<CheckpointFolder> candidates = checkpoints_in(dir);
@@ -202,6 +234,15 @@ namespace {
 struct Candidate {
   CheckpointFolder folder;
   std::optional<double> metric;
+  std::set<std::string, std::less<>> names; ///< of its files
+  /// Whether a path in the folder is of the checkpoint, of the copies of its small files, or of
+  /// what a killed process was writing there.
+  bool has(std::string_view path) const {
+    path = path.substr(0, path.find(kAside));
+    const size_t slash = path.find('/');
+    if (is_spare_name(path) && slash != path.npos) path.remove_prefix(slash + 1);
+    return names.contains(path);
+  }
 };
 
 /// The metric of a folder whose files all have their size.
@@ -217,7 +258,10 @@ Candidate examine(const CheckpointFolder& folder, const Retention& rule) {
   for (const auto& [name, file] : manifest.files) expect_bytes(name, file.bytes);
   for (const auto& [name, parity] : manifest.parity) expect_bytes(name, parity.file.bytes);
   for (const auto& [name, attachment] : manifest.attachments) expect_bytes(name, attachment.bytes);
-  Candidate candidate{.folder = folder, .metric = {}};
+  Candidate candidate{.folder = folder, .metric = {}, .names = {kManifestName}};
+  for (const auto& [name, file] : manifest.files) candidate.names.insert(name);
+  for (const auto& [name, parity] : manifest.parity) candidate.names.insert(name);
+  for (const auto& [name, attachment] : manifest.attachments) candidate.names.insert(name);
   if (const auto it = manifest.state.find(rule.metric);
       it != manifest.state.end() && it->is_number() && it->get<double>() == it->get<double>())
     candidate.metric = it->get<double>();
@@ -241,8 +285,22 @@ std::set<std::string> names_to_keep(std::vector<Candidate> candidates, const Ret
   return keep;
 }
 
-/// Takes the name away first, durably, so that nobody takes half a folder for a checkpoint.
-void remove_checkpoint(const fs::path& folder, const std::function<void()>& progress) {
+/// Takes the name away first, durably, so that nobody takes half a folder for a checkpoint; or the
+/// manifest, from a folder that stays because of other files in it.
+void remove_checkpoint(const Candidate& candidate, bool stays,
+                       const std::function<void()>& progress) {
+  const fs::path& folder = candidate.folder.path;
+  if (stays) {
+    std::error_code error;
+    fs::remove(folder / kManifestName, error);
+    if (!error) {
+      sync_path(folder);
+      error = remove_own_files(
+          folder, [&](const std::string& path) { return candidate.has(path); }, progress);
+    }
+    if (error) raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
+    return;
+  }
   fs::path aside = folder;
   aside += fmt::format("{}{}-old", kAside, ::getpid());
   if (::rename(folder.c_str(), aside.c_str()) != 0)
@@ -271,6 +329,7 @@ PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, b
       report.kept.push_back(name);
       continue;
     }
+    if (!holds_checkpoint(folder.path)) continue; // files of the user are left of it
     try {
       candidates.push_back(examine(folder, retention));
     } catch (const CheckpointError& fault) {
@@ -282,7 +341,11 @@ PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, b
     const std::string name = candidate.folder.path.filename().string();
     const bool stays = keep.contains(name) || name == latest;
     (stays ? report.kept : report.removed).push_back(name);
-    if (!stays && !only_report) remove_checkpoint(candidate.folder.path, progress);
+    if (stays) continue;
+    const std::vector<std::string> foreign = foreign_files(
+        candidate.folder.path, [&](const std::string& path) { return candidate.has(path); });
+    for (const std::string& path : foreign) report.foreign.push_back(name + "/" + path);
+    if (!only_report) remove_checkpoint(candidate, !foreign.empty(), progress);
   }
   return report;
 }

@@ -30,6 +30,8 @@ struct CheckpointFolder {
 };
 /// Every folder in DIR that has a checkpoint's name, newest first.
 std::vector<CheckpointFolder> checkpoints_in(const std::filesystem::path& dir);
+/// Whether a file of a checkpoint, intact or not, is in the folder; or it cannot be read.
+bool holds_checkpoint(const std::filesystem::path& folder);
 /// The folder that `latest` names, there or not; none without a `latest` that names one.
 std::optional<std::string> latest_name(const std::filesystem::path& dir);
 
@@ -71,6 +73,11 @@ struct SearchOptions {
   KnownDamage damaged = {};                ///< skipped without checking
   std::function<void()> progress = {};     ///< called again and again, by any thread
 };
+/// What to do about a corrupted checkpoint, for a `try:` line: repair it if that can succeed, else
+/// use the nearest earlier checkpoint beside it that is intact, or the nearest later one. Reads
+/// these as `options` say. Empty: there is none.
+std::string remedy_for(const VerifyReport& report, const std::filesystem::path& folder,
+                       const SearchOptions& options = {});
 /// The checkpoint to resume from: the folder that `latest` names if every byte of it is as written,
 /// else the nearest earlier one of which that holds; without `latest` the newest of all. `dir` may
 /// be a checkpoint itself. None if nothing was saved there; CheckpointError if all is damaged.
@@ -91,6 +98,7 @@ struct Retention {
 struct PruneReport {
   std::vector<std::string> removed, kept;
   std::vector<std::string> damaged; ///< left alone and not counted, with the reason
+  std::vector<std::string> foreign; ///< files in `removed` that no checkpoint has, which stay
 };
 /// Removes the other checkpoints up to the one that `latest` names, which always stays; later ones
 /// belong to another run and stay too, as does every other folder. `only_report` removes nothing.

@@ -99,6 +99,14 @@ bool has_spare_manifest(const fs::path& folder) {
       spares, [&](const std::string& spare) { return good_manifest(folder / spare).has_value(); });
 }
 
+bool has_spare(const fs::path& folder, const Manifest& manifest, const std::string& attachment) {
+  const auto found = manifest.attachments.find(attachment);
+  return found != manifest.attachments.end() &&
+         std::ranges::any_of(spares_in(folder), [&](const std::string& spare) {
+           return fault_of(folder / spare, attachment, found->second).empty();
+         });
+}
+
 Manifest repair_small_files(const fs::path& folder, std::vector<std::string>& repaired,
                             std::vector<std::string>& lost) {
   const std::vector<std::string> spares = spares_in(folder);

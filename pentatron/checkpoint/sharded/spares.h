@@ -30,6 +30,10 @@ std::map<std::string, std::string> damaged_spares(const std::filesystem::path& f
 /// Whether a copy of the manifest can be read.
 bool has_spare_manifest(const std::filesystem::path& folder);
 
+/// Whether a copy of the attachment is intact.
+bool has_spare(const std::filesystem::path& folder, const Manifest& manifest,
+               const std::string& attachment);
+
 /// Puts small files that are not as written back from copies, then copies from them. Adds the names
 /// of what was written to `repaired`, and of attachments that no copy has to `lost`, with the
 /// reason. Returns the manifest; throws CheckpointError if no copy of it can be read.

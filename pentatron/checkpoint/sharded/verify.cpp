@@ -1,7 +1,9 @@
 #include "pentatron/checkpoint/sharded/verify.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -183,6 +185,27 @@ void set_aside(const fs::path& folder, Files& files, std::vector<std::string>& a
   });
 }
 
+/// Whether the files that have faults can be rebuilt from parity files and copies.
+bool can_be_repaired(const fs::path& folder, const Manifest& manifest,
+                     const std::map<std::string, std::string>& faults) {
+  std::set<std::string> covered;
+  std::map<std::vector<std::string>, size_t> intact; // parity files of a group of shards
+  for (const auto& [name, parity] : manifest.parity) {
+    covered.insert(name);
+    covered.insert(parity.shards.begin(), parity.shards.end());
+    intact[parity.shards] += faults.contains(name) ? 0 : 1;
+  }
+  for (const auto& [shards, rows] : intact) {
+    size_t lost = 0;
+    for (const std::string& name : shards) lost += faults.contains(name) ? 1 : 0;
+    if (lost > rows) return false;
+  }
+  return std::ranges::all_of(faults, [&](const auto& fault) {
+    const std::string& name = fault.first;
+    return covered.contains(name) || is_spare_name(name) || has_spare(folder, manifest, name);
+  });
+}
+
 } // namespace
 
 VerifyReport verify(const fs::path& folder, VerifyScope scope,
@@ -190,8 +213,9 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
                     const std::function<void(uint64_t)>& bytes_read) {
   VerifyReport report;
   Faults faults;
+  std::optional<Manifest> whole;
   try {
-    Manifest manifest = read_manifest(folder);
+    Manifest manifest = whole.emplace(read_manifest(folder));
     report.iteration = manifest.iteration;
     report.files = manifest.files.size();
     report.tensors = manifest.tensors.size();
@@ -199,7 +223,6 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
     for (const auto& [name, attachment] : manifest.attachments) report.bytes += attachment.bytes;
     for (const auto& [name, parity] : manifest.parity) report.bytes += parity.file.bytes;
     report.files += manifest.attachments.size() + manifest.parity.size();
-    report.repairable = !manifest.parity.empty();
     if (scope == VerifyScope::kPresent || scope == VerifyScope::kPresentStructure) {
       set_aside(folder, manifest.files, report.absent);
       set_aside(folder, manifest.attachments, report.absent);
@@ -231,10 +254,11 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
     }
   } catch (const Error& error) {
     faults.add("", 0, error.what());
-    report.repairable = has_spare_manifest(folder);
   }
   report.faults = faults.list();
   report.first_faults = faults.first_by_file();
+  report.repairable =
+      whole ? can_be_repaired(folder, *whole, report.first_faults) : has_spare_manifest(folder);
   return report;
 }
 

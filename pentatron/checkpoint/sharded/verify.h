@@ -13,7 +13,7 @@ namespace pentatron::checkpoint {
 struct VerifyReport {
   int64_t iteration = -1; ///< -1: the manifest cannot be read
   uint64_t files = 0, bytes = 0, tensors = 0;
-  bool repairable = false; ///< there are parity files or copies: repair_checkpoint() may help
+  bool repairable = false;         ///< parity files and copies suffice for repair_checkpoint()
   std::vector<std::string> absent; ///< of kPresent: listed files that are not there
   std::vector<std::string> faults; ///< each names its file, and what of which tensors it concerns
   std::map<std::string, std::string> first_faults; ///< by file; "": of the manifest

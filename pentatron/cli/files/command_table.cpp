@@ -27,11 +27,9 @@ Json describe_option(const CLI::Option& option, const OfferedNames& offered) {
   const bool files = value && choices.empty() && !is_number(type);
   if (const auto more = offered.find(option.get_name()); more != offered.end())
     choices = more->second;
-  return {{"names", names},
-          {"help", option.get_description()},
-          {"value", value},
-          {"choices", choices},
-          {"files", files}};
+  return {{"names", names},     {"help", option.get_description()},
+          {"value", value},     {"list", option.get_delimiter() != '\0'},
+          {"choices", choices}, {"files", files}};
 }
 
 /// The words of a help text that are keys, in its order.
@@ -91,7 +89,8 @@ Json command_table(const CLI::App& program, const std::vector<KeyOfConfig>& keys
   Json described = Json::array();
   for (const KeyOfConfig& key : keys) {
     names.insert(key.name);
-    described.push_back({{"name", key.name}, {"values", key.values}, {"text", key.text}});
+    described.push_back(
+        {{"name", key.name}, {"values", key.values}, {"text", key.text}, {"list", key.list}});
   }
   Json table = describe_command(program, names, offered);
   table["keys"] = std::move(described);

@@ -19,17 +19,20 @@ struct KeyOfConfig {
   std::string name;                ///< "optimizer.lr"
   std::vector<std::string> values; ///< of a boolean or an enum; empty: any
   bool text = false;               ///< any text, perhaps a path
+  bool list = false;               ///< a list of these values, in brackets
 };
 
 /// The values that an option of CLI11's type name takes, "TEXT:{a,b}" to a and b; empty: any.
 std::vector<std::string> choices_of(const std::string& type);
 
-/// {"commands": [{"name", "help", "options": [{"names", "help", "value", "choices", "files"}],
+/// {"commands": [{"name", "help", "options": [{"names", "help", "value", "list", "choices",
+/// "files"}],
 ///                "arguments": {"choices", "files", "keys"}, "commands": [...]}],
-///  "keys": [{"name", "values", "text"}]}
+///  "keys": [{"name", "values", "text", "list"}]}
 ///
 /// An argument takes choices where its help has them in braces, keys where it is called `config` or
 /// `what` (the keys that its help names, else all), and files otherwise.
+/// An option is a list where commas separate its values.
 /// `offered`: of options ("--tasks"), values that are offered beside files.
 Json command_table(const CLI::App& program, const std::vector<KeyOfConfig>& keys,
                    const std::map<std::string, std::vector<std::string>>& offered = {});

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/text.h"
 #include "pentatron/cli/files/command_table.h"
 #include "pentatron/cli/files/completion_scripts.h"
 #include "pentatron/cli/files/file_verbs.h"
@@ -60,7 +61,9 @@ std::string common_functions(const Json& table) {
     const std::string name = key.at("name");
     all.push_back(name);
     if (!key.at("values").empty()) {
-      values.add(name, words(names_of(key.at("values"))));
+      Names offered = names_of(key.at("values"));
+      if (key.at("list")) offered.emplace_back("@brackets");
+      values.add(name, words(offered));
     } else if (key.at("text")) {
       values.add(name, "@files");
     }
@@ -74,6 +77,7 @@ std::string common_functions(const Json& table) {
         if (!option.at("value")) continue;
         Names offered = names_of(option.at("choices"));
         if (option.at("files")) offered.emplace_back("@files");
+        if (option.at("list") && !offered.empty()) offered.emplace_back("@list");
         choices.add(path + " " + name, offered.empty() ? "@number" : words(offered));
       }
     }
@@ -117,6 +121,9 @@ std::string zsh_specifications(const Json& table) {
           const std::string words = fmt::format("{}", fmt::join(choices, " "));
           if (choices.empty())
             spec += files ? ":file:_files" : ":value: ";
+          else if (option.at("list"))
+            spec += ":value:{ compset -P \"*,\"; compadd -q -S , -- " + words +
+                    (files ? "; _files }" : " }");
           else
             spec +=
                 files ? ":value:{ compadd -- " + words + "; _files }" : ":value:(" + words + ")";

@@ -20,21 +20,27 @@ _pentatron_offer_keys() {
 }
 
 # Offers `choices`, words or @files, for the beginning $1; $2 stands before it in the same word.
+# Of an @list, "a,b,c", and of a list in @brackets, "[a,b,c]", the last item is completed.
 _pentatron_offer() {
-  local one before= files=
+  local one begin=$1 items= before= files=
+  case " $choices " in
+  *' @list '*) begin=${1##*,} items=${1%"${1##*,}"} ;;
+  *' @brackets '*) begin=${1##*[[,]} items=${1%"${1##*[[,]}"} items=${items:-[} ;;
+  esac
   # Where bash takes "=" for the end of a word, only what follows is replaced.
   [[ $COMP_WORDBREAKS == *=* ]] || before=$2
+  before+=$items
   for one in $choices; do
     case $one in
     @files) files=1 ;;
     @*) ;;
-    "$1"*) COMPREPLY+=("$before$one") ;;
+    "$begin"*) [[ ,${items#[} == *",$one,"* ]] || COMPREPLY+=("$before$one") ;;
     esac
   done
   if [[ -n $files ]]; then
     local IFS=$'\n'
-    ((${#COMPREPLY[@]})) || compopt -o filenames 2>/dev/null
-    COMPREPLY+=($(compgen -P "$before" -f -- "$1"))
+    ((${#COMPREPLY[@]})) || [[ -n $items ]] || compopt -o filenames 2>/dev/null
+    COMPREPLY+=($(compgen -P "$before" -f -- "$begin"))
   fi
   if [[ ${#COMPREPLY[@]} == 1 && $COMPREPLY == *[=.] ]]; then compopt -o nospace 2>/dev/null; fi
 }
@@ -92,7 +98,15 @@ _pentatron_config() { # keys, and values after "=", for the command $1
   local -a offered
   if compset -P 1 '*='; then
     local found="$(_pentatron_values "${IPREFIX%=}")"
-    if [[ $found == @files ]]; then _files; else compadd -- ${=found}; fi
+    if [[ $found == @files ]]; then
+      _files
+    elif [[ $found == *' @brackets' ]]; then
+      local -a open
+      compset -P '*[[,]' || open=(-P '[')
+      compadd $open -q -S , -- ${=found% @brackets}
+    else
+      compadd -- ${=found}
+    fi
     return
   fi
   offered=(${=$(_pentatron_keys "$1")})

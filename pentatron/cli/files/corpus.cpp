@@ -83,8 +83,8 @@ int split(const CorpusArguments& a) {
   // A part of an earlier split, beside these, would be read twice.
   const std::string stale = fmt::format("{}_{}", data::without_ending(a.output), parts.size());
   if (std::error_code error; std::filesystem::exists(stale + ".idx", error))
-    raise<ConfigError>("{}.idx is there, of a split into more parts\n  try: another --output",
-                       stale);
+    raise<ConfigError>(
+        "{}.idx exists, from an earlier split into more parts\n  try: another --output", stale);
   Progress progress("splitting", 0);
   data::split_corpus_files(data::without_ending(a.prefix), a.shares, parts, shown(progress),
                            a.overwrite);

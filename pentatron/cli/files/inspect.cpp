@@ -165,7 +165,9 @@ struct BlendArguments {
 int print_blend(const BlendArguments& a) {
   double sum = 0;
   for (const double weight : a.weights) {
-    if (!(weight > 0)) raise<ConfigError>("--weights contains {}, which is not positive", weight);
+    if (!(weight > 0))
+      raise<ConfigError>("--weights contains {}, which is not positive\n  try: --weights {}",
+                         weight, fmt::join(std::vector<int>(a.weights.size(), 1), ","));
     sum += weight;
   }
   // Shares are taken as they are: dividing by a sum of 1 + 2^-52 could turn a tie.
@@ -254,7 +256,7 @@ void add_inspect(CLI::App& program, Action& chosen) {
   blend->add_option("--weights", a->weights, "weight of each corpus, separated by commas")
       ->delimiter(',')
       ->required();
-  blend->add_option("--size", a->size, "samples")
+  blend->add_option("--size", a->size, "number of samples to print")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 32))
       ->required();
   blend->footer("example: pentatron inspect blend --weights 0.3,0.5,0.2 --size 20");

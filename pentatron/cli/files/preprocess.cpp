@@ -42,7 +42,7 @@ std::string describe_parts(const std::string& prefix, const std::string& split) 
   const data::IndexedStream stream(corpus, kAnyToken);
   const data::Split parts = data::split_corpus(stream, split);
   return fmt::format(
-      "{}, {}; with dataset.split={}: {} for training, {} for validation, {} for the test",
+      "{}, {}; with dataset.split={}: {} for training, {} for validation, {} for testing",
       counted(corpus->num_documents(), "document"), counted(corpus->num_tokens(), "token"), split,
       counted(parts.train.size(), "token"), parts.validation.size(), parts.test.size());
 }

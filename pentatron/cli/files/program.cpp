@@ -29,8 +29,8 @@ std::vector<std::string> arguments_of_program; ///< set once, before any thread 
 
 int fail(const std::string& message, const std::string& remedy, int status) {
   log::set_progress(""); // of what has failed
-  fmt::print(stderr, "error: {}\n", message);
-  if (!remedy.empty()) fmt::print(stderr, "  try: {}\n", remedy);
+  const std::string hint = remedy.empty() ? "" : fmt::format("  try: {}\n", remedy);
+  fmt::print(stderr, "{}", folded_for_errors(fmt::format("error: {}\n{}", message, hint)));
   return status;
 }
 

@@ -1,5 +1,7 @@
 #include "pentatron/cli/files/terminal.h"
 
+#include <utility>
+
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -11,11 +13,22 @@ bool on_terminal() {
   return ::isatty(STDOUT_FILENO) != 0;
 }
 
-std::string folded_for_terminal(std::string text) {
+namespace {
+
+std::string folded_for(int file, std::string text) {
   winsize size = {};
-  if (!on_terminal() || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
-    return text;
+  if (::isatty(file) == 0 || ::ioctl(file, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return text;
   return fold_lines(text, size.ws_col);
+}
+
+} // namespace
+
+std::string folded_for_terminal(std::string text) {
+  return folded_for(STDOUT_FILENO, std::move(text));
+}
+
+std::string folded_for_errors(std::string text) {
+  return folded_for(STDERR_FILENO, std::move(text));
 }
 
 std::string for_terminal(std::string text) {

@@ -11,6 +11,9 @@ bool on_terminal();
 /// `text` folded where standard output is a terminal on which it does not fit.
 std::string folded_for_terminal(std::string text);
 
+/// `text` folded where standard error is a terminal on which it does not fit.
+std::string folded_for_errors(std::string text);
+
 /// Text for standard output: control characters become '?' where that is a terminal, so that the
 /// text cannot steer it.
 std::string for_terminal(std::string text);

@@ -274,8 +274,12 @@ int train(const TokenizeArguments& arguments) {
 
 int tokenize(const TokenizeArguments& arguments) {
   if (arguments.train_bpe != 0) {
-    if (!arguments.tokenizer.empty() || arguments.decode || arguments.add_special)
-      throw ConfigError("--train-bpe cannot be used with --tokenizer, --decode or --add-special");
+    const char* const other = !arguments.tokenizer.empty() ? "--tokenizer"
+                              : arguments.decode           ? "--decode"
+                              : arguments.add_special      ? "--add-special"
+                                                           : nullptr;
+    if (other != nullptr)
+      raise<ConfigError>("--train-bpe cannot be used with {0}\n  try: remove {0}", other);
     return train(arguments);
   }
   if (!arguments.inputs.empty())
@@ -284,11 +288,12 @@ int tokenize(const TokenizeArguments& arguments) {
         "input\n  try: pentatron tokenize --tokenizer PATH < FILE");
   if (!arguments.output.empty())
     throw ConfigError(
-        "--output can only be used with --train-bpe; other results are written to standard output");
+        "--output can only be used with --train-bpe; other results are written to standard "
+        "output\n  try: remove --output");
   if (arguments.tokenizer.empty())
     throw ConfigError("--tokenizer is missing\n  try: --tokenizer tokenizer.json");
   if (arguments.decode && arguments.add_special)
-    throw ConfigError("--add-special cannot be used with --decode");
+    throw ConfigError("--add-special cannot be used with --decode\n  try: remove --add-special");
   const auto tokenizer = data::open_tokenizer(arguments.tokenizer, arguments.pattern);
   if (arguments.decode) {
     decode(*tokenizer);

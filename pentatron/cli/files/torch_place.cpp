@@ -112,7 +112,7 @@ std::optional<fs::path> torch_to_load(const fs::path& program_folder) {
   if (!found.starts_with(needed + "."))
     raise<Error>(
         "the torch in {} is {}, but this command needs torch {}\n  try: pip install 'torch=={}.*'",
-        torch.string(), found.empty() ? "of no known version" : found, needed, needed);
+        torch.string(), found.empty() ? "of unknown version" : found, needed, needed);
   return torch;
 }
 

@@ -88,7 +88,9 @@ Blend parse_blend(const std::vector<std::string>& words, const std::string& key)
   }
   for (const double weight : blend.weights) {
     if (!(weight > 0) || !std::isfinite(weight))
-      raise<ConfigError>("{} has the weight {}, which is not positive", key, weight);
+      raise<ConfigError>("{} has the weight {}, which is not positive\n  try: a weight above 0 "
+                         "before every prefix, or no weights",
+                         key, weight);
   }
   return blend;
 }

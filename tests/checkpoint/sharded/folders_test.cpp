@@ -190,6 +190,25 @@ TEST_F(Folders, TheOneThatLatestNamesStaysAndLaterAndForeignFoldersToo) {
                                                          "step_00000030", "step_00000040"));
 }
 
+TEST_F(Folders, FilesOfTheUserStayWhereTheyAre) {
+  for (const int64_t i : {10, 20, 30}) save(i);
+  const fs::path mine = dir.path() / "step_00000010/plots/mine.txt";
+  fs::create_directory(mine.parent_path());
+  std::ofstream(mine) << "mine";
+  for (const bool only_report : {true, false}) {
+    const PruneReport report = prune_checkpoints(dir.path(), {.keep_last = 1}, only_report);
+    EXPECT_THAT(report.removed, ElementsAre("step_00000020", "step_00000010"));
+    EXPECT_THAT(report.foreign, ElementsAre("step_00000010/plots/mine.txt"));
+  }
+  EXPECT_THAT(steps(), ElementsAre("30", "10"));
+  EXPECT_THAT(names_in(dir.path() / "step_00000010"), ElementsAre("plots"));
+  EXPECT_TRUE(fs::exists(mine));
+  EXPECT_EQ(newest(), "step_00000030");
+  const PruneReport again = prune_checkpoints(dir.path(), {.keep_last = 1});
+  EXPECT_THAT(again.removed, IsEmpty());
+  EXPECT_THAT(again.damaged, IsEmpty()) << "no checkpoint any more";
+}
+
 TEST_F(Folders, DamagedOnesAreNeitherCountedNorRemoved) {
   for (const int64_t i : {10, 20, 30}) save(i);
   fs::remove(dir.path() / "step_00000030" / kManifestName);

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/parity.h"
 #include "pentatron/checkpoint/sharded/verify.h"
 #include "tests/checkpoint/sharded/example.h"
@@ -20,6 +21,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAreArray;
 
 class Parity : public testing::Test {
@@ -152,6 +154,7 @@ TEST_F(Parity, WhatIsBeyondRepairIsToldAndLeftAlone) {
   const std::string a = shard_name("model", 0, 3), b = shard_name("model", 2, 3);
   flip(folder / a, 900);
   flip(folder / b, 900);
+  EXPECT_FALSE(verify(folder).repairable);
   const std::string damaged = content_of(folder / a);
   const RepairReport report = repair_checkpoint(folder);
   EXPECT_THAT(report.repaired, IsEmpty());
@@ -221,6 +224,25 @@ TEST_F(Parity, LoadingAdvisesToRepair) {
                 HasSubstr("try: pentatron checkpoint repair " + folder.string()));
   repair_checkpoint(folder);
   EXPECT_EQ(newest_checkpoint(dir.path())->folder, folder);
+}
+
+TEST_F(Parity, WhatCannotBeRepairedLeadsToAnIntactCheckpoint) {
+  const fs::path folder = save(2, 1), earlier = dir.path() / "step_00000003",
+                 later = dir.path() / "step_00000005";
+  for (const fs::path& other : {earlier, later, dir.path() / "step_00000002"})
+    fs::copy(folder, other, fs::copy_options::recursive);
+  for (const int rank : {0, 1}) fs::remove(folder / shard_name("model", rank, 2));
+  const auto advice = [&] { return message_of([&] { newest_checkpoint(folder); }); };
+  EXPECT_THAT(advice(), HasSubstr("\n  try: " + earlier.string() + ", which is intact"));
+  fs::remove(earlier / kManifestName);
+  fs::remove_all(earlier / "spare_00");
+  fs::remove_all(dir.path() / "step_00000002");
+  EXPECT_THAT(advice(), HasSubstr("\n  try: " + later.string() + ", which is intact"));
+  flip(later / shard_name("model", 0, 2), 900);
+  EXPECT_THAT(advice(), Not(HasSubstr("try:")));
+  // A file of others is none that a repair removes.
+  std::ofstream(later / "other.safetensors") << "x";
+  EXPECT_FALSE(verify(later).repairable);
 }
 
 TEST_F(Parity, EveryLieOfTheManifestIsRefused) {
