@@ -471,6 +471,9 @@ void write_peft(const fs::path& folder, const Adapter& adapter,
     for (const WeightMapEntry& entry : param.tensors)
       files[std::string(kPrefix) + entry.hf] =
           as_hf(entry, part_of(adapter.tensors.at(param.name), entry));
+  for (const WholeParam& param : adapter.whole)
+    if (param.tied) // PEFT reads both names of what it ties
+      files[std::string(kPrefix) + "lm_head.weight"] = adapter.tensors.at(param.name).clone();
   const std::vector<std::string> saved = names_of_modules(adapter.whole);
   write_tensors(folder / kPeftTensors, files, {{"format", "pt"}});
   const Json config = {
