@@ -25,7 +25,7 @@ std::vector<StatePiece> value_pieces(const parallel::DataParallel& store, bool a
   std::vector<StatePiece> pieces;
   for (const nn::Shard& shard : store.shards())
     for (const nn::Piece& piece : shard.pieces)
-      if (!adapters_only || piece.param->adapter)
+      if (!adapters_only || piece.param->adapter || piece.param->with_adapters)
         pieces.push_back({piece.param,
                           piece.param->name(),
                           {piece.param_begin, piece.size},

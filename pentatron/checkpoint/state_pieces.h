@@ -26,7 +26,7 @@ struct StatePiece {
   at::Tensor data;      ///< flat, the storage that training uses
   comm::Group replicas; ///< the ranks that hold the same
 };
-/// Of parameters and buffers, or of adapters alone.
+/// Of parameters and buffers, or of adapters and what trains with them alone.
 std::vector<StatePiece> value_pieces(const parallel::DataParallel& store, bool adapters_only);
 std::vector<StatePiece> optimizer_pieces(optim::Optimizer& optimizer);
 

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include "pentatron/base/error.h"
@@ -167,6 +168,13 @@ NamedAdapters read_adapters(const ServeArguments& arguments, checkpoint::ModelSo
     all.adapters.push_back(naming(
         "--adapter ", folder, [&] { return checkpoint::read_adapter(folder, base); },
         "--adapter NAME=DIR with the folder of an adapter"));
+    if (!all.adapters.back().whole.empty())
+      raise<ConfigError>(
+          "--adapter {} also has modules that were trained whole ({}), which a server has once for "
+          "all its models\n  try: pentatron convert {} merged --adapter {} --format hf, and serve "
+          "merged",
+          text, fmt::join(checkpoint::names_of_modules(all.adapters.back().whole), ", "),
+          arguments.model, folder);
     checkpoint::divide_by_row_norms(all.adapters.back(), base);
   }
   return all;

@@ -113,7 +113,11 @@ ModelSpec model_spec(const ModelConfig& config) {
 }
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelBuild& build) {
-  return type_of(config).make(config, build);
+  std::unique_ptr<Model> model = type_of(config).make(config, build);
+  if (build.adapters != nullptr)
+    for (nn::Param& param : model->params())
+      param.with_adapters = build.adapters->whole.contains(param.name());
+  return model;
 }
 
 nn::Cost segment_cost(const ModelConfig& config, const std::vector<nn::LayerShape>& shapes,

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct AdapterPlan {
   double dropout = 0;    ///< of the input of A
   bool dora = false;     ///< rows are scaled to trained magnitudes
   double b_lr_scale = 1; ///< learning rate of B, and of DoRA's magnitudes, over that of A
+  /// Parameters of the model that train whole beside the adapters, by name.
+  std::set<std::string, std::less<>> whole = {};
 };
 
 /// Rows [begin, begin + size) of a pass take adapter `variant` of several that a model holds; the

@@ -129,6 +129,8 @@ class Param {
   bool adaptable = false;
   /// Such a weight of which every rank applies all to its own tokens; see TokenAdapter.
   bool token_wise = false;
+  /// Of the model, and trained and stored with the adapters beside it.
+  bool with_adapters = false;
   /// Of an embedding table: the global row whose lookups add no gradient; -1: none.
   int64_t padding_row = -1;
   ParamFamily family() const { return {group, dtype_, trainable, rule, whole}; }

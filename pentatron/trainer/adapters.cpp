@@ -10,7 +10,6 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
-#include "pentatron/checkpoint/adapters/peft_files.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/nn/record.h"
 #include "pentatron/trainer/described_run.h"
@@ -72,8 +71,9 @@ void check_adapters(const Config& config, config::Violations& violations) {
   // names are looked at when the model is built.
   constexpr int64_t kMostLayers = 10000;
   if (std::max(config.model.num_layers, config.model.decoder_layers()) > kMostLayers) return;
-  const auto modules = checkpoint::adapted_modules(
-      checkpoint::linear_modules(config.model, family_of_base(config)), peft, violations);
+  const checkpoint::Adapter parts =
+      checkpoint::adapter_parts(peft, config.model, family_of_base(config), violations);
+  const std::vector<checkpoint::AdaptedModule>& modules = parts.modules;
   const auto plain = std::ranges::find_if(
       modules, [](const auto& one) { return one.module.experts > 0 || one.module.token_wise; });
   if (plain == modules.end()) return;
@@ -92,26 +92,27 @@ void check_adapters(const Config& config, config::Violations& violations) {
                    "peft.dropout=0");
 }
 
-std::vector<checkpoint::AdaptedModule> adapted_modules(const Config& config) {
+checkpoint::Adapter adapter_parts(const Config& config) {
   if (!config.peft.on()) return {};
   config::Violations violations;
-  const auto modules = checkpoint::adapted_modules(
-      checkpoint::linear_modules(config.model, family_of_base(config)), config.peft, violations);
+  checkpoint::Adapter parts =
+      checkpoint::adapter_parts(config.peft, config.model, family_of_base(config), violations);
   violations.throw_if_any();
-  return modules;
+  return parts;
 }
 
 std::shared_ptr<const nn::AdapterPlan> plan_adapters(const Config& config) {
   if (!config.peft.on()) return nullptr;
+  const checkpoint::Adapter parts = adapter_parts(config);
   return std::make_shared<const nn::AdapterPlan>(
-      checkpoint::adapter_plan(adapted_modules(config), config.peft));
+      checkpoint::adapter_plan(parts.modules, config.peft, parts.whole));
 }
 
 models::ParamSpecs adapter_specs(const Config& config) {
   const auto model = models::make_model(config.model, {.adapters = plan_adapters(config)});
   models::ParamSpecs specs;
   for (const nn::Param& param : model->params())
-    if (param.adapter) specs.emplace(param.name(), param.spec());
+    if (param.adapter || param.with_adapters) specs.emplace(param.name(), param.spec());
   return specs;
 }
 
@@ -126,16 +127,20 @@ void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& loa
 void begin_adapters(const parallelize::TrainingModel& model, const Config& config,
                     const comm::Group& tp) {
   const nn::NoAutograd guard;
-  const std::vector<checkpoint::AdaptedModule> modules = adapted_modules(config);
+  checkpoint::Adapter parts = adapter_parts(config);
+  const std::vector<checkpoint::AdaptedModule>& modules = parts.modules;
   const bool dora = config.peft.type == checkpoint::AdapterType::kDora;
   if (!config.peft.load.empty()) {
-    const checkpoint::AdapterTensors tensors =
-        checkpoint::read_peft_tensors(config.peft.load, modules, dora);
+    checkpoint::read_peft_tensors(config.peft.load, parts);
     model.store->write_trained_values(
-        [&](nn::Param& param) { nn::load_global(param, tensors.at(param.name())); });
+        [&](nn::Param& param) { nn::load_global(param, parts.tensors.at(param.name())); });
     return;
   }
-  std::map<std::string, at::Tensor> magnitudes;
+  std::map<std::string, at::Tensor> known; // magnitudes, and the base's values of whole modules
+  if (!parts.whole.empty())
+    model.store->read_values([&](const nn::Param& param) {
+      if (param.with_adapters) known[param.name()] = param.value().clone();
+    });
   if (dora) { // B is zero, so they are the norms of the weights' rows
     std::map<std::string, std::vector<const checkpoint::AdaptedModule*>> of_weight;
     for (const checkpoint::AdaptedModule& one : modules)
@@ -151,17 +156,17 @@ void begin_adapters(const parallelize::TrainingModel& model, const Config& confi
         const checkpoint::LinearModule& m = one->module;
         const int64_t begin = nn::local_rows_before(param.spec(), param.where(), m.first);
         const int64_t end = nn::local_rows_before(param.spec(), param.where(), m.first + m.count);
-        magnitudes[nn::adapter_name(param.name(), "lora_magnitude", m.part)] =
+        known[nn::adapter_name(param.name(), "lora_magnitude", m.part)] =
             m.part.empty() ? norms : norms.narrow(0, begin, end - begin).clone();
       }
     });
   }
   model.store->write_trained_values([&](nn::Param& param) {
-    const auto magnitude = magnitudes.find(param.name());
-    if (magnitude == magnitudes.end())
+    const auto value = known.find(param.name());
+    if (value == known.end())
       param.initialize(config.seed);
     else
-      at::Tensor(param.value()).copy_(magnitude->second);
+      at::Tensor(param.value()).copy_(value->second);
   });
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "pentatron/checkpoint/adapters/adapter_modules.h"
+#include "pentatron/checkpoint/adapters/peft_files.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/nn/adapter.h"
 #include "pentatron/parallelize/parallelize.h"
@@ -17,12 +17,12 @@ namespace pentatron::trainer {
 /// Adds violations for settings that do not work with adapters, and for names that match no module.
 void check_adapters(const Config& config, config::Violations& violations);
 
-/// The linear layers that get adapters; none without adapters.
-std::vector<checkpoint::AdaptedModule> adapted_modules(const Config& config);
+/// What gets adapters and what trains beside them, without tensors; nothing without adapters.
+checkpoint::Adapter adapter_parts(const Config& config);
 /// The adapters as an argument for models; null without adapters.
 std::shared_ptr<const nn::AdapterPlan> plan_adapters(const Config& config);
 
-/// The parameters of the adapters over all ranks.
+/// The parameters that train, of the adapters and beside them, over all ranks.
 models::ParamSpecs adapter_specs(const Config& config);
 
 /// Takes the adapter's settings from peft.load into the section; other keys keep their values.

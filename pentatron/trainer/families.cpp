@@ -55,12 +55,13 @@ bool is_frozen(const std::vector<std::string>& freeze, const std::string& name) 
 }
 
 bool trains(const Config& config, const nn::Param& param) {
-  if (config.peft.on()) return param.adapter;
+  if (config.peft.on()) return param.adapter || param.with_adapters;
   return !is_frozen(config.train.freeze, param.name());
 }
 
 bool is_int8(const Config& config, const nn::Param& param) {
-  if (!config.peft.on() || config.peft.base_dtype != checkpoint::BaseDtype::kInt8 || param.adapter)
+  if (!config.peft.on() || config.peft.base_dtype != checkpoint::BaseDtype::kInt8 ||
+      trains(config, param))
     return false;
   const bool experts = param.group == nn::ReductionGroup::kExpert && param.spec().shape.size() == 3;
   return param.linear || experts;

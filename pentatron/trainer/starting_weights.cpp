@@ -75,6 +75,19 @@ std::string readable_base(const std::string& given, const checkpoint::AdapterBas
   return stored.model;
 }
 
+namespace {
+
+void load_values(checkpoint::AdapterBase& base, const parallelize::TrainingModel& model,
+                 const Config& config, const comm::Group& world) {
+  const std::string where = base.model;
+  if (where.empty())
+    model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
+  else
+    load_weights(where, model, config, world, &base);
+}
+
+} // namespace
+
 checkpoint::AdapterBase load_base(const Config& config,
                                   const std::optional<checkpoint::FoundCheckpoint>& found,
                                   const parallelize::TrainingModel& model,
@@ -87,11 +100,15 @@ checkpoint::AdapterBase load_base(const Config& config,
     checkpoint::read_together(world, [&] { base = stored_base(folder); });
     where = readable_base(config.peft.base, base, folder);
   }
-  if (where.empty())
-    model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
-  else
-    load_weights(where, model, config, world, &base);
+  base.model = where;
+  load_values(base, model, config, world);
   return base;
+}
+
+void load_base(const checkpoint::AdapterBase& base, const parallelize::TrainingModel& model,
+               const Config& config, const comm::Group& world) {
+  checkpoint::AdapterBase same = base;
+  load_values(same, model, config, world);
 }
 
 } // namespace pentatron::trainer

@@ -40,4 +40,8 @@ checkpoint::AdapterBase load_base(const Config& config,
                                   const parallelize::TrainingModel& model,
                                   const comm::Group& world);
 
+/// Loads the same once more.
+void load_base(const checkpoint::AdapterBase& base, const parallelize::TrainingModel& model,
+               const Config& config, const comm::Group& world);
+
 } // namespace pentatron::trainer

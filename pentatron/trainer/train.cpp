@@ -232,10 +232,12 @@ void Trainer::State::load() {
 
 /// Undoes what was loaded from a checkpoint that turned out to be damaged.
 void Trainer::State::forget() {
-  if (base)
+  if (base) {
+    if (!config.peft.modules_to_save.empty()) load_base(*base, model, config, groups.world());
     begin_adapters(model, config, groups.tp());
-  else
+  } else {
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
+  }
   for (nn::Param& buffer : model.model->params().buffers()) buffer.initialize(config.seed);
   checkpoint::forget_state(*optimizer);
   stepper->set_expert_choices({});

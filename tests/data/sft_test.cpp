@@ -47,6 +47,51 @@ TEST(SftTokens, AndMasksAreThoseOfTransformers) {
   EXPECT_GT(cases, 200);
 }
 
+/// By templates without marks, where transformers finds them by marks; the README beside the file
+/// has the origin.
+TEST(ChatText, AnswersAreFoundWhereTemplatesChangeEarlierText) {
+  std::ifstream file(kData / "sft/changing.json");
+  const OrderedJson expected = OrderedJson::parse(file);
+  int cases = 0;
+  for (const OrderedJson& one : expected["cases"]) {
+    const std::string form = one["template"], name = one["name"];
+    SCOPED_TRACE(form + ", " + name);
+    const RenderChat render = render_by(std::make_shared<const tokenizer::ChatTemplate>(
+                                            expected["templates"][form].get<std::string>()),
+                                        {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
+    const ChatText chat = render(expected["conversations"][name], {}, ChatEnd::kNothing);
+    EXPECT_EQ(chat.text, one["text"].get<std::string>());
+    std::vector<std::string> found, answers;
+    for (const TextSpan& span : chat.answers)
+      found.push_back(fmt::format("{} to {}", span.begin, span.end));
+    for (const OrderedJson& span : one["answers"])
+      answers.push_back(fmt::format("{} to {}", span[0].get<size_t>(), span[1].get<size_t>()));
+    EXPECT_EQ(found, answers);
+    ++cases;
+  }
+  EXPECT_GT(cases, 20);
+}
+
+TEST(ChatText, AnswersThatCannotBeLocatedAreErrors) {
+  const OrderedJson messages =
+      OrderedJson::parse(R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
+                         R"({"role":"user","content":"c"}])");
+  const auto message = [&](const char* source) {
+    const RenderChat render =
+        render_by(std::make_shared<const tokenizer::ChatTemplate>(source), OrderedJson::object());
+    return error_of<DataError>([&] { render(messages, {}, ChatEnd::kNothing); });
+  };
+  // The answer twice, not at all, and with an end that shorter conversations do not have.
+  for (const char* source :
+       {"{{ messages | length }}{% for m in messages %}<{{ m.role }}>{{ m.content * 2 }}{% endfor "
+        "%}{% if add_generation_prompt %}<assistant>{% endif %}",
+        "{{ messages | length }}{% for m in messages %}<{{ m.role }}>{% endfor %}{% if "
+        "add_generation_prompt %}<assistant>{% endif %}",
+        "{{ messages | length }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ loop.length "
+        "}}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"})
+    EXPECT_THAT(message(source), HasSubstr("the answer in message 2 cannot be located")) << source;
+}
+
 class SftTest : public testing::Test {
  protected:
   const ByteTokenizer tokenizer;
@@ -88,6 +133,9 @@ TEST_F(SftTest, EveryFormOfRecordTeachesItsAnswer) {
                     R"( {"role": "assistant", "content": "A"}]})"),
             "A<|im_end|>\n");
   EXPECT_EQ(learned(R"({"prompt": "Q ", "completion": "A"})"), "A$");
+  EXPECT_EQ(learned(R"({"prompt": [{"role": "user", "content": "Q"}],)"
+                    R"( "completion": [{"role": "assistant", "content": "A"}]})"),
+            "A<|im_end|>\n");
   EXPECT_EQ(learned(R"({"instruction": "Q", "input": "I", "output": "A"})"), "A$");
   EXPECT_EQ(learned(R"({"text": "all"})"), "all$");
   const RenderChat short_form =
@@ -100,6 +148,26 @@ TEST_F(SftTest, EveryFormOfRecordTeachesItsAnswer) {
       teach_record(R"({"instruction": "Q", "input": "I", "output": "A"})", short_form, tokenizer);
   EXPECT_EQ(tokenizer.decode(std::vector<int64_t>(text.tokens.begin(), text.tokens.end())),
             "u:Q\n\nI.a:A.");
+}
+
+TEST_F(SftTest, OfPromptAndCompletionTheCompletionIsLearned) {
+  const std::string prompt = R"({"prompt": [{"role": "user", "content": "Q"},)"
+                             R"( {"role": "assistant", "content": "A"},)"
+                             R"( {"role": "user", "content": "R"}])",
+                    record = prompt + R"(, "completion": [{"role": "assistant", "content": "B"},)"
+                                      R"( {"role": "user", "content": "S"},)"
+                                      R"( {"role": "assistant", "content": "C"}]})";
+  const RenderChat marked = render_by(
+      std::make_shared<const tokenizer::ChatTemplate>(
+          "{% for m in messages %}{{ m.role[0] }}:{% if m.role == 'assistant' %}{% generation "
+          "%}{{ m.content }}.{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"),
+      OrderedJson::object());
+  EXPECT_EQ(learned(record), "B<|im_end|>\nC<|im_end|>\n");
+  EXPECT_EQ(learned(record, marked), "B.C.");
+  for (const std::string& asked : {record, prompt + "}"}) {
+    const std::vector<int32_t> tokens = prompt_of_record(asked, marked, tokenizer);
+    EXPECT_EQ(tokenizer.decode(std::vector<int64_t>(tokens.begin(), tokens.end())), "u:Qa:A.u:R");
+  }
 }
 
 TEST_F(SftTest, ToolsThatChatmlLeavesOutAreTold) {
@@ -136,6 +204,10 @@ TEST_F(SftTest, RecordsThatTeachNothingAreErrors) {
   EXPECT_THAT(message(R"({"conversations": [{"from": "gpt"}]})"), HasSubstr("from and value"));
   EXPECT_THAT(message(R"({"conversations": [{"from": "bard", "value": "x"}]})"),
               HasSubstr("is from bard"));
+  EXPECT_THAT(message(R"({"prompt": [{"role": "user", "content": "Q"}], "completion": "A"})"),
+              HasSubstr("of prompt and completion one is a list of messages"));
+  EXPECT_THAT(message(R"({"prompt": [{"role": "user", "content": "Q"}], "completion": []})"),
+              HasSubstr("its messages are empty"));
   EXPECT_THAT(message(R"({"text": "x")"), HasSubstr("the example"));
   const RenderChat numbers =
       render_by(std::make_shared<const tokenizer::ChatTemplate>("{{ messages[0].n }}"),

@@ -153,6 +153,20 @@ INSTANTIATE_TEST_SUITE_P(
                                 "parallel.tensor_model_parallel_size=2 "
                                 "parallel.sequence_parallel=true train.micro_batch_size=2",
                                 4},
+                    AdapterCase{"llama_modules", "llama", "fp64"},
+                    AdapterCase{"llama_modules", "llama", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.sequence_parallel=true "
+                                "parallel.pipeline_model_parallel_size=2 "
+                                "train.micro_batch_size=1 ddp.zero_stage=3",
+                                8},
+                    AdapterCase{"gpt2_modules", "gpt2", "fp64"},
+                    AdapterCase{"llama_tied_modules", "llama3_rope_scaling_tied", "fp64"},
+                    AdapterCase{"llama_tied_modules", "llama3_rope_scaling_tied", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.pipeline_model_parallel_size=2 "
+                                "train.micro_batch_size=1 ddp.zero_stage=2",
+                                4},
                     AdapterCase{"llama", "llama", "fp64",
                                 "parallel.tensor_model_parallel_size=4 "
                                 "parallel.sequence_parallel=true train.micro_batch_size=4",

@@ -49,6 +49,14 @@ inline std::vector<Work> adapter_works(const std::string& gpt2, const std::strin
        "model.moe_router_topk=2 model.moe_ffn_hidden_size=64 model.moe_layer_freq=[0]+[1]*3 "
        "model.moe_shared_expert_intermediate_size=64 peft.type=lora peft.r=3 "
        "peft.target_modules=[\"experts.*\",all-linear] peft.base_dtype=int8"},
+      // Beside experts, routers, norms and projections that train whole.
+      {"lora_modules", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+                       "model.num_query_groups=2 model.ffn_hidden_size=64 "
+                       "model.num_moe_experts=8 model.moe_router_topk=3 "
+                       "model.moe_ffn_hidden_size=24 model.moe_layer_freq=[0]+[1]*3 "
+                       "model.moe_aux_loss_coeff=0.05 peft.type=lora peft.r=3 "
+                       "peft.modules_to_save=[\"experts.fc1\",router,\"*norm*\",qkv] "
+                       "optimizer.clip_grad=0.5"},
       {"lora_bert", bert + " peft.type=lora peft.r=4 peft.dropout=0.1", "stories.jsonl"},
       {"lora_t5", t5 + " peft.type=lora peft.r=4", "stories.jsonl"},
   };
@@ -84,6 +92,8 @@ inline std::vector<Layout> adapter_layouts() {
       {"dora_int8_tp2_sp_zero2", "dora_int8", 4, tp + "2" + sp + zero + "2", true},
       {"lora_int8_experts_tp2_ep2_pp2_zb_h1", "lora_int8_experts", 8,
        tp + "2" + ep + "2" + pp + "2" + schedule + "zb_h1" + " train.recompute=full", true},
+      {"lora_modules_tp2_sp_ep2_pp2_zb_h1_zero3", "lora_modules", 8,
+       tp + "2" + sp + ep + "2" + pp + "2" + schedule + "zb_h1" + zero + "3", true},
       {"lora_bert_tp2_sp_pp2", "lora_bert", 4, tp + "2" + sp + pp + "2", true},
       {"lora_t5_tp2_pp2_dp2", "lora_t5", 8, tp + "2" + pp + "2" + zero + "3", true},
   };

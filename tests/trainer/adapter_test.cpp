@@ -204,6 +204,10 @@ TEST_F(AdapterRun, RefusesWhatItCannotDo) {
            {"peft.rank_pattern=[\"q_proj\"]", "is not NAME=RANK"},
            {"peft.rank_pattern=[\"lm_head=4\"]", "matches no linear layer"},
            {"peft.alpha_pattern=[\"q_proj=4\",\"*.0.*=8\"]", "which both match"},
+           {"peft.modules_to_save=[lm_hed]", "matches no module of the model"},
+           {"peft.modules_to_save=[q_proj]", "chooses model.layers.0.self_attn.q_proj without "
+                                             "k_proj and v_proj, but they are one parameter"},
+           {"peft.modules_to_save=[\"*_proj\"]", "contains all that peft.target_modules chooses"},
            {"peft.base=elsewhere", "has no effect on a run that does not resume"},
            {"train.freeze=[\"embedding.*\"]", "train.freeze has no effect with peft.type=lora"},
            {"peft.type=none", "has no effect without peft.type"}})
@@ -219,7 +223,7 @@ TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
   for (const auto& [key, value, part] : std::vector<std::tuple<std::string, Json, std::string>>{
            {"peft_type", "IA3", "peft_type=IA3 is not supported"},
            {"bias", "all", "bias=\"all\""},
-           {"modules_to_save", {"lm_head"}, "modules_to_save=[\"lm_head\"]"},
+           {"modules_to_save", "lm_head", "modules_to_save"},
            {"lora_bias", true, "lora_bias=true"},
            {"init_lora_weights", "pissa", "init_lora_weights=\"pissa\""},
            {"rank_pattern", {{"q.*(", 4}}, "is not a regular expression"},
@@ -243,6 +247,58 @@ TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
     });
     EXPECT_THAT(message, HasSubstr(part)) << key;
   }
+}
+
+TEST_F(AdapterRun, ModulesToSaveTrainWholeAndStandInCheckpoints) {
+  const std::vector<std::string> keys = {"peft.target_modules=[q_proj]",
+                                         "peft.modules_to_save=[lm_head,model.norm]"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), keys.begin(), keys.end());
+    return more;
+  };
+  const std::set<std::string> whole = {"output.weight", "final_norm.weight"};
+  const test::Trace start = test::run(config(with({"train.train_iters=0"})));
+  const test::Trace run = test::run(config(with({save(), "checkpoint.export_hf=true"})));
+  size_t found = 0;
+  for (const auto& [name, weight] : run.weights) {
+    const bool trained = name.find(".lora_") != std::string::npos || whole.contains(name);
+    EXPECT_EQ(at::equal(weight, start.weights.at(name)), !trained) << name;
+    found += whole.contains(name) ? 1 : 0;
+  }
+  EXPECT_EQ(found, whole.size());
+  const checkpoint::Manifest manifest =
+      checkpoint::read_manifest(fs::path(scratch / "ck") / "step_00000006");
+  for (const auto& [name, info] : manifest.tensors)
+    EXPECT_TRUE(name.find(".lora_") != std::string::npos ||
+                whole.contains(name.substr(0, name.find('/'))))
+        << name;
+  EXPECT_TRUE(manifest.tensors.contains("output.weight"));
+  // Resumed half-way, and begun from PEFT's files.
+  test::run(config(with({"train.exit_interval=3", save("half")})));
+  const test::Trace second =
+      test::run(config(with({"checkpoint.save=" + (scratch / "to")}), scratch / "half"));
+  for (const auto& [name, weight] : run.weights)
+    EXPECT_TRUE(at::equal(second.weights.at(name), weight)) << name;
+  const test::Trace loaded =
+      test::run(config({"train.train_iters=0", "peft.load=" + (scratch / "ck") + "/adapter"}));
+  for (const std::string& name : whole)
+    EXPECT_TRUE(at::allclose(loaded.weights.at(name), run.weights.at(name), 1e-6, 1e-7)) << name;
+}
+
+TEST_F(AdapterRun, OneOfTwoCopiesOfATiedWeightIsRefused) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama_tied_modules", adapter);
+  const auto model = checkpoint::open_model((data / "hf_tiny/llama3_rope_scaling_tied").string());
+  EXPECT_EQ(checkpoint::read_adapter(adapter, *model).whole.size(), 1u);
+  Json config = read_json(adapter / "adapter_config.json");
+  config["ensure_weight_tying"] = false;
+  fs::remove(adapter / "adapter_config.json");
+  std::ofstream(adapter / "adapter_config.json") << config.dump();
+  EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
+              AllOf(HasSubstr("without ensure_weight_tying"), HasSubstr("\n  try: ")));
+  base = data / "hf_tiny/gpt2"; // PEFT does not tie what has another name
+  EXPECT_THAT(error({"peft.modules_to_save=[wte]"}),
+              AllOf(HasSubstr("which is the output layer, too"), HasSubstr("\n  try: ")));
 }
 
 /// As `all-linear` and the names of experts' matrices become in peft.

@@ -319,6 +319,7 @@ inline const std::map<std::string, Effect> kEffects = {
     {"peft.alpha", {"peft.alpha=4", kLora}},
     {"peft.dropout", {"peft.dropout=0.5", kLora}},
     {"peft.target_modules", {"peft.target_modules=[qkv]", kLora}},
+    {"peft.modules_to_save", {"peft.modules_to_save=[final_norm]", kLora}},
     {"peft.use_rslora", {"peft.use_rslora=true", kLora}},
     {"peft.lora_plus_ratio", {"peft.lora_plus_ratio=16", kLora}},
     {"peft.base_dtype", {"peft.base_dtype=int8", kLora}},

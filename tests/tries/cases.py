@@ -64,6 +64,8 @@ pentatron train --hf $DATA/hf_tiny/gpt_oss train.seq_length=16 train.micro_batch
   checkpoint.save=limited model.activation_func_clamp_value=5 train.num_threads=1 logger.peak_tflops=1 kernels=order
 pentatron train --hf $DATA/hf_tiny/llama train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=1 train.train_iters=1 dataset.type=mock \
   checkpoint.save=adapted checkpoint.export_hf=true peft.type=lora train.num_threads=1 logger.peak_tflops=1 kernels=order
+pentatron train --hf $DATA/hf_tiny/llama train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=1 train.train_iters=1 dataset.type=mock \
+  checkpoint.save=retrained checkpoint.export_hf=true peft.type=lora peft.modules_to_save=[lm_head] train.num_threads=1 logger.peak_tflops=1 kernels=order
 {MOCK.replace("checkpoint.save=new", "checkpoint.save=beside peft.type=lora")}
 cp -r $DATA/hf_tiny/llama going
 pentatron train --hf going train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=1 train.train_iters=1 dataset.type=mock \
@@ -132,6 +134,9 @@ CASES = [
     ("an optimizer without state", MOCK + "offload.optimizer=true offload.dir=away optimizer.optimizer=sgd optimizer.sgd_momentum=0", {}),
     # adapters
     ("an adapter with biases", *adapter('s/"bias": "none"/"bias": "all"/', "an adapter without it")),
+    ("an adapter of one of two copies of a weight", "cp -rL $DATA/peft_curves/llama_tied_modules half; chmod -R u+w half; "
+     "sed -i 's/\"ensure_weight_tying\": true/\"ensure_weight_tying\": false/' half/adapter_config.json; " + ADAPTED.replace("hf_tiny/llama", "hf_tiny/llama3_rope_scaling_tied") + "half", {
+         "ensure_weight_tying=True": ADAPTED.replace("hf_tiny/llama", "hf_tiny/llama3_rope_scaling_tied") + "$DATA/peft_curves/llama_tied_modules"}),
     ("another method", *adapter('s/LORA/IA3/', "a LoRA or DoRA adapter")),
     ("an adapter of experts by rules", "python3 -c \"import json; f = 'adapted/adapter/adapter_config.json'; c = json.load(open(f)); "
      f"c['exclude_modules'] = ['x']; c['target_parameters'] = ['mlp.experts']; json.dump(c, open(f, 'w'))\"; {ADAPTED}adapted/adapter", {
@@ -341,6 +346,8 @@ CASES = [
     ("a cache for more than the memory", SERVE + "--cache-tokens 1099511627776", {}),
     ("a cache for less than a text", SERVE + "--cache-tokens 8", {}),
     ("an adapter without a name", SERVE + "--adapter adapted", {"--adapter mine=": ADAPTED_SERVER + "--adapter mine=adapted"}),
+    ("an adapter with whole modules for a server", ADAPTED_SERVER + "--adapter a=retrained", {
+        "and serve merged": "pentatron convert speaker merged --adapter retrained --format hf && " + SERVE.replace("serve talk", "serve merged")}),
     ("two adapters of one name", ADAPTED_SERVER + "--adapter a=adapted --adapter a=adapted", {"-2=": ADAPTED_SERVER + "--adapter a=adapted --adapter a-2=adapted"}),
     ("an adapter for a server that is none", SERVE + "--adapter a=nowhere", {"the folder of an adapter": ADAPTED_SERVER + "--adapter a=adapted"}),
     ("chat over processes", "pentatron chat talk --ranks 2 --backend sockets parallel.tensor_model_parallel_size=2", {}),

@@ -77,13 +77,16 @@ LinearModule module_of(const std::string& weight, const AdaptableWeight& adaptab
   return module;
 }
 
-bool matches(const std::string& pattern, const std::string& name) {
-  return matches_pattern(pattern, name) || matches_pattern("*." + pattern, name);
+bool matches(const std::string& pattern, const LinearModule& module) {
+  return matches_module(pattern, module.hf) || matches_module(pattern, module.own) ||
+         matches_module(pattern, module.own_part);
 }
 
-bool matches(const std::string& pattern, const LinearModule& module) {
-  return matches(pattern, module.hf) || matches(pattern, module.own) ||
-         matches(pattern, module.own_part);
+bool trains_whole(const AdapterSettings& settings, const LinearModule& module) {
+  const std::string hf = module.experts > 0 ? module_of_tensor(module.hf) : module.hf;
+  return std::ranges::any_of(settings.modules_to_save, [&](const std::string& pattern) {
+    return matches_module(pattern, hf) || matches_module(pattern, module.own);
+  });
 }
 
 /// As in PEFT, "down_proj" is the name of linear layers alone, "experts.down_proj" of experts.
@@ -164,6 +167,10 @@ void check_patterns(const std::vector<std::string>& entries, const std::string& 
 
 } // namespace
 
+bool matches_module(const std::string& pattern, const std::string& name) {
+  return matches_pattern(pattern, name) || matches_pattern("*." + pattern, name);
+}
+
 std::vector<LinearModule> linear_modules(const models::ModelConfig& config,
                                          const std::string& family) {
   const std::map<std::string, AdaptableWeight> weights = adaptable_weights(config);
@@ -234,7 +241,8 @@ std::vector<AdaptedModule> adapted_modules(const std::vector<LinearModule>& modu
   std::map<std::string, int64_t> ranks; // of the weight so far
   for (const LinearModule& module : modules) {
     if (std::ranges::none_of(settings.target_modules,
-                             [&](const std::string& p) { return chooses(p, module); }))
+                             [&](const std::string& p) { return chooses(p, module); }) ||
+        trains_whole(settings, module))
       continue;
     AdaptedModule one{.module = module};
     one.rank = static_cast<int64_t>(
@@ -246,11 +254,17 @@ std::vector<AdaptedModule> adapted_modules(const std::vector<LinearModule>& modu
     ranks[module.weight] += one.rank;
     adapted.push_back(std::move(one));
   }
+  if (adapted.empty() && violations.empty())
+    violations.add(config::join(path, "modules_to_save"),
+                   fmt::format("{} contains all that {} chooses, so nothing gets an adapter",
+                               config::join(path, "modules_to_save"), key),
+                   fmt::format("{}=[]", config::join(path, "modules_to_save")));
   return adapted;
 }
 
 nn::AdapterPlan adapter_plan(const std::vector<AdaptedModule>& modules,
-                             const AdapterSettings& settings) {
+                             const AdapterSettings& settings,
+                             const std::vector<WholeParam>& whole) {
   nn::AdapterPlan plan{.dropout = settings.dropout,
                        .dora = settings.type == AdapterType::kDora,
                        .b_lr_scale = settings.lora_plus_ratio};
@@ -260,6 +274,7 @@ nn::AdapterPlan adapter_plan(const std::vector<AdaptedModule>& modules,
                                                .count = one.module.count,
                                                .rank = one.rank,
                                                .scale = one.scale});
+  for (const WholeParam& param : whole) plan.whole.insert(param.name);
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "pentatron/checkpoint/adapters/adapter_settings.h"
+#include "pentatron/checkpoint/adapters/whole_modules.h"
 #include "pentatron/models/model_config.h"
 #include "pentatron/nn/adapter.h"
 #include "pentatron/nn/shard_spec.h"
@@ -39,14 +40,18 @@ struct AdaptedModule {
   int64_t first = 0; ///< its rows of the weight's lora_A
 };
 
-/// What the settings choose, and why they cannot be met (sentences for `peft.target_modules` and
-/// the patterns).
+/// Whether a name of a setting matches that of a module, complete or its end after a dot.
+bool matches_module(const std::string& pattern, const std::string& name);
+
+/// What the settings choose, except modules that train whole, and why they cannot be met (sentences
+/// for `peft.target_modules` and the patterns).
 std::vector<AdaptedModule> adapted_modules(const std::vector<LinearModule>& modules,
                                            const AdapterSettings& settings,
                                            config::Violations& violations,
                                            std::string_view path = "peft");
 
 nn::AdapterPlan adapter_plan(const std::vector<AdaptedModule>& modules,
-                             const AdapterSettings& settings);
+                             const AdapterSettings& settings,
+                             const std::vector<WholeParam>& whole = {});
 
 } // namespace pentatron::checkpoint

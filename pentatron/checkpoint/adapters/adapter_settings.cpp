@@ -18,6 +18,7 @@ void AdapterSettings::validate(config::Violations& violations, std::string_view 
   unused("alpha", alpha != fresh.alpha);
   unused("dropout", dropout != fresh.dropout);
   unused("target_modules", target_modules != fresh.target_modules);
+  unused("modules_to_save", !modules_to_save.empty());
   unused("use_rslora", use_rslora);
   unused("lora_plus_ratio", lora_plus_ratio != fresh.lora_plus_ratio);
   unused("rank_pattern", !rank_pattern.empty());

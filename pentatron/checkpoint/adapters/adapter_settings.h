@@ -33,6 +33,7 @@ struct AdapterSettings {
   double alpha = 16;
   double dropout = 0;
   std::vector<std::string> target_modules = {"all-linear"};
+  std::vector<std::string> modules_to_save;
   bool use_rslora = false;
   double lora_plus_ratio = 1;
   std::vector<std::string> rank_pattern, alpha_pattern;
@@ -61,6 +62,10 @@ struct AdapterSettings {
               "names of linear layers that get adapters, with wildcards: Hugging Face or pentatron "
               "names, complete or only the end after a dot (q_proj, layers.0.*, qkv); all-linear: "
               "all linear layers except experts, routers, gates and projections to latents")
+            .on_resume(OnResume::kState),
+        field("modules_to_save", &C::modules_to_save,
+              "names of modules that are trained whole beside adapters and stored with them, such "
+              "as [lm_head, embed_tokens]; written as in peft.target_modules")
             .on_resume(OnResume::kState),
         field("use_rslora", &C::use_rslora,
               "rank-stabilized LoRA: multiply an adapter's output by alpha / sqrt(r)")

@@ -62,11 +62,11 @@ SavedAdapterRun run_in(const CheckpointReader& reader) {
 }
 
 Adapter adapter_in(CheckpointReader& reader, const SavedAdapterRun& saved) {
-  Adapter adapter{.settings = saved.peft, .modules = {}, .tensors = {}};
   config::Violations violations;
-  adapter.modules =
-      adapted_modules(linear_modules(saved.model, family_in(reader)), saved.peft, violations);
+  Adapter adapter = adapter_parts(saved.peft, saved.model, family_in(reader), violations);
   violations.throw_if_any();
+  for (const WholeParam& param : adapter.whole)
+    adapter.tensors[param.name] = whole_tensor(reader, param.name);
   for (const AdaptedModule& one : adapter.modules) {
     const auto add = [&](const char* what, const std::string& part) {
       const std::string name = nn::adapter_name(one.module.weight, what, part);
@@ -149,6 +149,13 @@ class MergedSource final : public ModelSource {
   }
 
   void read(const std::string& param, const Box& box, const at::Tensor& target) override {
+    if (const auto own = adapter_.tensors.find(param); own != adapter_.tensors.end()) {
+      at::Tensor values = own->second; // of a module that was trained whole
+      for (size_t d = 0; d < box.size.size(); ++d)
+        values = values.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
+      target.copy_(values);
+      return;
+    }
     base_->read(param, box, target);
     const auto found = by_weight_.find(param);
     if (found == by_weight_.end()) return;
@@ -246,10 +253,9 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
       return adapter_in(reader, run_in(reader));
     }
   }
-  Adapter adapter{.settings = read_peft_settings(where), .modules = {}, .tensors = {}};
   config::Violations violations;
-  adapter.modules = adapted_modules(linear_modules(base.config(), base.facts().family),
-                                    adapter.settings, violations, "");
+  Adapter adapter =
+      adapter_parts(read_peft_settings(where), base.config(), base.facts().family, violations, "");
   if (!violations.empty())
     raise<CheckpointError>(
         "{} is not an adapter for {}: {}\n  try: the model that it was trained for", where.string(),
@@ -260,8 +266,7 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
         raise<ConfigError>("{} is a DoRA adapter of experts ({}), which is not supported\n  try: a "
                            "LoRA adapter of experts",
                            where.string(), one.module.hf);
-  adapter.tensors =
-      read_peft_tensors(where, adapter.modules, adapter.settings.type == AdapterType::kDora);
+  read_peft_tensors(where, adapter);
   return adapter;
 }
 

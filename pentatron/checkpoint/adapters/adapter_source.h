@@ -39,7 +39,8 @@ Adapter read_adapter(const std::filesystem::path& where, ModelSource& base);
 void divide_by_row_norms(Adapter& adapter, ModelSource& base);
 
 /// "MODEL with adapter DIR", which open_model() takes as the model with the adapter merged into it:
-/// W + s B A in place of W (DoRA: its rows scaled), computed in fp64 while it is read.
+/// W + s B A in place of W (DoRA: its rows scaled), computed in fp64 while it is read, and what was
+/// trained whole in place of the model's.
 inline constexpr std::string_view kWithAdapter = " with adapter ";
 /// Opens such a model, or a checkpoint that contains only adapters, whose base is the model from
 /// which its run started.

@@ -31,21 +31,21 @@ namespace {
 constexpr std::string_view kPrefix = "base_model.model.";
 
 /// Fields that may have any value: they describe the file, or how it began.
-const std::set<std::string, std::less<>> kIgnored = {
-    "peft_type",          "base_model_name_or_path",
-    "revision",           "peft_version",
-    "task_type",          "inference_mode",
-    "auto_mapping",       "init_lora_weights",
-    "loftq_config",       "eva_config",
-    "corda_config",       "lora_ga_config",
-    "megatron_config",    "megatron_core",
-    "runtime_config",     "qalora_group_size",
-    "ensure_weight_tying"};
+const std::set<std::string, std::less<>> kIgnored = {"peft_type",       "base_model_name_or_path",
+                                                     "revision",        "peft_version",
+                                                     "task_type",       "inference_mode",
+                                                     "auto_mapping",    "init_lora_weights",
+                                                     "loftq_config",    "eva_config",
+                                                     "corda_config",    "lora_ga_config",
+                                                     "megatron_config", "megatron_core",
+                                                     "runtime_config",  "qalora_group_size"};
 const std::set<std::string, std::less<>> kRead = {"r",
                                                   "lora_alpha",
                                                   "lora_dropout",
                                                   "target_modules",
                                                   "target_parameters",
+                                                  "modules_to_save",
+                                                  "ensure_weight_tying",
                                                   "layers_to_transform",
                                                   "layers_pattern",
                                                   "exclude_modules",
@@ -83,6 +83,23 @@ std::vector<std::string> owners_in(const fs::path& folder) {
     if (name.starts_with(kPrefix) && name.ends_with(kEnd))
       names.push_back(name.substr(kPrefix.size(), name.size() - kPrefix.size() - kEnd.size()));
   return names;
+}
+
+/// The modules in the file that modules_to_save names, which PEFT compares with the ends of names.
+std::vector<std::string> saved_modules(const Json& json, const fs::path& folder,
+                                       const std::string& where) {
+  const auto found = json.find("modules_to_save");
+  if (found == json.end() || says_nothing(*found)) return {};
+  const auto ends = json_get<std::vector<std::string>>(json, "modules_to_save", where);
+  std::set<std::string> names;
+  const SafetensorsFile stored(folder / kPeftTensors);
+  for (const auto& [name, tensor] : stored.tensors()) {
+    if (!name.starts_with(kPrefix) || name.find(".lora_") != std::string::npos) continue;
+    const std::string module = module_of_tensor(name.substr(kPrefix.size()));
+    if (std::ranges::any_of(ends, [&](const std::string& end) { return module.ends_with(end); }))
+      names.insert(module);
+  }
+  return {names.begin(), names.end()};
 }
 
 /// A key of rank_pattern or alpha_pattern as PEFT reads it: it matches the end of a name.
@@ -246,6 +263,14 @@ std::string magnitude_name(const AdaptedModule& one) {
   return nn::adapter_name(one.module.weight, "lora_magnitude", one.module.part);
 }
 
+/// The elements of a parameter that a tensor in the files has.
+at::Tensor part_of(const at::Tensor& whole, const WeightMapEntry& entry) {
+  at::Tensor part = whole;
+  for (size_t d = 0; d < entry.shape.size(); ++d)
+    part = part.narrow(static_cast<int64_t>(d), entry.origin[d], entry.shape[d]);
+  return entry.one_of_stack ? part.squeeze(0) : part;
+}
+
 /// "q_proj" where all layers of that name have adapters, else whole names.
 std::set<std::string> targets_for(const std::vector<AdaptedModule>& modules,
                                   const std::vector<LinearModule>& all) {
@@ -261,6 +286,41 @@ std::set<std::string> targets_for(const std::vector<AdaptedModule>& modules,
     if (listed(one.module))
       targets.insert(left[last(one.module.hf)] == 0 ? last(one.module.hf) : one.module.hf);
   return targets;
+}
+
+/// A parameter of its tensors, in a type that loses nothing.
+at::Tensor whole_of_parts(const WholeParam& param, const std::vector<at::Tensor>& parts) {
+  at::ScalarType type = parts.front().scalar_type();
+  for (const at::Tensor& part : parts) type = at::promote_types(type, part.scalar_type());
+  at::Tensor whole = at::empty(param.shape, type);
+  for (size_t i = 0; i < parts.size(); ++i)
+    part_of(whole, param.tensors[i]).copy_(as_parameter(param.tensors[i], parts[i]));
+  return whole;
+}
+
+/// PEFT trains a copy of a module. Only if it says so is it also the other one that had the weight.
+void check_tied(const fs::path& folder, const std::vector<WholeParam>& whole) {
+  const auto tied = std::ranges::find_if(whole, &WholeParam::tied);
+  if (tied == whole.end()) return;
+  const fs::path file = folder / kPeftConfig;
+  const std::string where = file.string();
+  if (!json_get_or<bool>(read_json(file), "ensure_weight_tying", false, where))
+    raise<ConfigError>("{}: modules_to_save has {} without ensure_weight_tying, so that the "
+                       "adapter changes one of the modules that share this weight in the model, "
+                       "which is not supported\n  try: an adapter that was trained with "
+                       "ensure_weight_tying=True",
+                       where, module_of_tensor(tied->tensors.front().hf));
+}
+
+/// Whether it is another name of an embedding that the adapter has, and equal to it.
+bool repeats_embedding(const SafeTensor& tensor, const std::vector<WholeParam>& whole,
+                       const std::vector<std::vector<at::Tensor>>& parts) {
+  for (size_t i = 0; i < whole.size(); ++i)
+    if (whole[i].tied && parts[i].size() == 1 && parts[i][0].defined() &&
+        tensor.shape == whole[i].shape && is_weight_dtype(tensor.dtype) &&
+        at::equal(parts[i][0], to_tensor(tensor)))
+      return true;
+  return false;
 }
 
 } // namespace
@@ -298,14 +358,28 @@ AdapterSettings read_peft_settings(const fs::path& folder) {
                            .alpha = json_get<double>(json, "lora_alpha", where),
                            .dropout = json_get_or<double>(json, "lora_dropout", 0, where),
                            .target_modules = targets_of(json, folder, where),
+                           .modules_to_save = saved_modules(json, folder, where),
                            .use_rslora = json_get_or<bool>(json, "use_rslora", false, where),
                            .rank_pattern = pattern_of(json, "rank_pattern", folder, where),
                            .alpha_pattern = pattern_of(json, "alpha_pattern", folder, where)};
   return settings;
 }
 
-AdapterTensors read_peft_tensors(const fs::path& folder, const std::vector<AdaptedModule>& modules,
-                                 bool dora) {
+Adapter adapter_parts(const AdapterSettings& settings, const models::ModelConfig& config,
+                      const std::string& family, config::Violations& violations,
+                      std::string_view path) {
+  return {
+      .settings = settings,
+      .modules = adapted_modules(linear_modules(config, family), settings, violations, path),
+      .whole = whole_params(config, family, settings, violations, path),
+      .tensors = {},
+  };
+}
+
+void read_peft_tensors(const fs::path& folder, Adapter& adapter) {
+  const std::vector<AdaptedModule>& modules = adapter.modules;
+  const bool dora = adapter.settings.type == AdapterType::kDora;
+  check_tied(folder, adapter.whole);
   const fs::path file = folder / kPeftTensors;
   std::error_code error;
   if (!fs::exists(file, error) && fs::exists(folder / "adapter_model.bin", error))
@@ -336,7 +410,7 @@ AdapterTensors read_peft_tensors(const fs::path& folder, const std::vector<Adapt
   };
   const Names hf_name(modules);
   std::vector<at::Tensor> a;
-  AdapterTensors tensors;
+  AdapterTensors& tensors = adapter.tensors;
   for (const AdaptedModule& one : modules) {
     a.push_back(take({hf_name(one, "lora_A.weight")}, a_shape(one)));
     tensors[b_name(one)] = take({hf_name(one, "lora_B.weight")}, b_shape(one));
@@ -345,8 +419,15 @@ AdapterTensors read_peft_tensors(const fs::path& folder, const std::vector<Adapt
           {hf_name(one, "lora_magnitude_vector"), hf_name(one, "lora_magnitude_vector.weight")},
           {one.module.rows});
   }
+  std::vector<std::vector<at::Tensor>> parts; // of each whole parameter
+  for (const WholeParam& param : adapter.whole) {
+    std::vector<at::Tensor>& own = parts.emplace_back();
+    for (const WeightMapEntry& entry : param.tensors)
+      own.push_back(take({std::string(kPrefix) + entry.hf}, entry.hf_shape()));
+  }
   for (const auto& [name, tensor] : stored.tensors())
-    if (!used.contains(name)) problems.unexpected(name);
+    if (!used.contains(name) && !repeats_embedding(tensor, adapter.whole, parts))
+      problems.unexpected(name);
   problems.throw_if_any(fmt::format("the tensors in {} do not match the model and its {}",
                                     file.string(), kPeftConfig));
   for (size_t i = 0; i < modules.size(); ++i) {
@@ -357,7 +438,8 @@ AdapterTensors read_peft_tensors(const fs::path& folder, const std::vector<Adapt
     at::Tensor& all = tensors[a_name(one)];
     all = all.defined() ? at::cat({all, own}, one.module.experts > 0 ? 1 : 0) : own;
   }
-  return tensors;
+  for (size_t i = 0; i < parts.size(); ++i)
+    tensors[adapter.whole[i].name] = whole_of_parts(adapter.whole[i], parts[i]);
 }
 
 void write_peft(const fs::path& folder, const Adapter& adapter,
@@ -385,24 +467,34 @@ void write_peft(const fs::path& folder, const Adapter& adapter,
     if (settings.type == AdapterType::kDora)
       files[hf_name(one, "lora_magnitude_vector")] = adapter.tensors.at(magnitude_name(one));
   }
+  for (const WholeParam& param : adapter.whole)
+    for (const WeightMapEntry& entry : param.tensors)
+      files[std::string(kPrefix) + entry.hf] =
+          as_hf(entry, part_of(adapter.tensors.at(param.name), entry));
+  for (const WholeParam& param : adapter.whole)
+    if (param.tied) // PEFT reads both names of what it ties
+      files[std::string(kPrefix) + "lm_head.weight"] = adapter.tensors.at(param.name).clone();
+  const std::vector<std::string> saved = names_of_modules(adapter.whole);
   write_tensors(folder / kPeftTensors, files, {{"format", "pt"}});
-  const Json config = {{"peft_type", "LORA"},
-                       {"task_type", task.empty() ? Json() : Json(task)},
-                       {"base_model_name_or_path", base_model},
-                       {"inference_mode", true},
-                       {"r", settings.r},
-                       {"lora_alpha", number(settings.alpha)},
-                       {"lora_dropout", settings.dropout},
-                       {"target_modules", targets},
-                       {"target_parameters", parameters.empty() ? Json() : Json(parameters)},
-                       {"use_rslora", settings.use_rslora},
-                       {"use_dora", settings.type == AdapterType::kDora},
-                       {"rank_pattern", ranks},
-                       {"alpha_pattern", alphas},
-                       {"bias", "none"},
-                       {"fan_in_fan_out", false},
-                       {"init_lora_weights", true},
-                       {"modules_to_save", Json()}};
+  const Json config = {
+      {"peft_type", "LORA"},
+      {"task_type", task.empty() ? Json() : Json(task)},
+      {"base_model_name_or_path", base_model},
+      {"inference_mode", true},
+      {"r", settings.r},
+      {"lora_alpha", number(settings.alpha)},
+      {"lora_dropout", settings.dropout},
+      {"target_modules", targets},
+      {"target_parameters", parameters.empty() ? Json() : Json(parameters)},
+      {"use_rslora", settings.use_rslora},
+      {"use_dora", settings.type == AdapterType::kDora},
+      {"rank_pattern", ranks},
+      {"alpha_pattern", alphas},
+      {"bias", "none"},
+      {"fan_in_fan_out", false},
+      {"init_lora_weights", true},
+      {"modules_to_save", saved.empty() ? Json() : Json(saved)},
+      {"ensure_weight_tying", std::ranges::any_of(adapter.whole, &WholeParam::tied)}};
   write_file_atomically(folder / kPeftConfig, dump_json(config, 2) + "\n");
 }
 

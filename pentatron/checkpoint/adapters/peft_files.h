@@ -22,19 +22,26 @@ inline constexpr const char* kPeftTensors = "adapter_model.safetensors";
 /// ConfigError, naming the fields, for unsupported settings that would change the model's output.
 AdapterSettings read_peft_settings(const std::filesystem::path& folder);
 
-/// Whole tensors on the CPU, by the names of our parameters (nn::adapter_name()).
+/// Whole tensors on the CPU, by the names of our parameters: those of adapters (nn::adapter_name())
+/// and those of the model that train with them.
 using AdapterTensors = std::map<std::string, at::Tensor>;
-
-/// The tensors of a PEFT folder. Throws CheckpointError that lists what is missing, unexpected or
-/// has another shape.
-AdapterTensors read_peft_tensors(const std::filesystem::path& folder,
-                                 const std::vector<AdaptedModule>& modules, bool dora);
 
 struct Adapter {
   AdapterSettings settings;
   std::vector<AdaptedModule> modules;
+  std::vector<WholeParam> whole;
   AdapterTensors tensors;
 };
+
+/// What the settings choose of a model, without tensors.
+Adapter adapter_parts(const AdapterSettings& settings, const models::ModelConfig& config,
+                      const std::string& family, config::Violations& violations,
+                      std::string_view path = "peft");
+
+/// Fills the tensors from a PEFT folder. Throws CheckpointError that lists what is missing,
+/// unexpected or has another shape, and ConfigError if the adapter trains one of two copies of a
+/// weight that the model has once.
+void read_peft_tensors(const std::filesystem::path& folder, Adapter& adapter);
 
 /// Writes both files into an existing folder. `all`: the linear layers of the model; `base_model`
 /// and `task`: as PEFT names them, or empty.

@@ -5,6 +5,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/data/sft/locate_answers.h"
 #include "pentatron/data/tokenizer/open.h"
 
 namespace pentatron::data {
@@ -25,26 +26,6 @@ TextSpan as_transformers(TextSpan span, std::string_view text) {
          (static_cast<unsigned char>(text[span.end - 1]) & 0xC0) == 0x80)
     --span.end;
   return span;
-}
-
-/// What each answer adds, by rendering the conversation up to it and with it.
-std::vector<TextSpan>
-answers_by_difference(const OrderedJson& messages, const std::string& whole,
-                      const std::function<std::string(const OrderedJson&, bool)>& render) {
-  std::vector<TextSpan> answers;
-  OrderedJson so_far = OrderedJson::array();
-  for (const OrderedJson& message : messages) {
-    const bool answer = text_of(message, "role") == "assistant";
-    const std::string before = answer ? render(so_far, true) : "";
-    so_far.push_back(message);
-    if (!answer) continue;
-    const std::string after = render(so_far, false);
-    if (!whole.starts_with(before) || !whole.starts_with(after) || after.size() < before.size())
-      throw DataError("the chat template changes earlier text when a message is added, so the "
-                      "answers cannot be located");
-    answers.push_back({before.size(), after.size()});
-  }
-  return answers;
 }
 
 } // namespace
@@ -84,11 +65,17 @@ RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, Ord
       return chat;
     }
     chat.text = render(messages, false, &chat.answers);
-    if (!program->marks_answers())
-      chat.answers =
-          answers_by_difference(messages, chat.text, [&](const OrderedJson& some, bool prompt) {
+    if (program->marks_answers()) return chat;
+    for (const OrderedJson& message : messages) text_of(message, "role");
+    chat.answers = locate_answers(
+        messages, chat.text,
+        [&](const OrderedJson& some, bool prompt) -> std::optional<std::string> {
+          try {
             return render(some, prompt, nullptr);
-          });
+          } catch (const DataError&) { // which the whole conversation is not to blame for
+            return std::nullopt;
+          }
+        });
     return chat;
   };
 }

@@ -12,18 +12,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "pentatron/data/sft/text_span.h"
 #include "pentatron/data/tokenizer/chat_template.h"
 
 namespace pentatron::data {
 
 /// JSON whose members keep their order, which templates show.
 using OrderedJson = nlohmann::ordered_json;
-
-/// Bytes [begin, end) of a text.
-struct TextSpan {
-  size_t begin = 0, end = 0;
-  bool operator==(const TextSpan&) const = default;
-};
 
 struct ChatText {
   std::string text;
@@ -51,9 +46,8 @@ inline constexpr const char* kChatmlTemplate =
 inline constexpr const char* kChatmlEnd = "<|im_end|>";
 
 /// By a template with the variables `names`, such as bos_token. Answers are what stands between its
-/// marks {% generation %} and {% endgeneration %}; without marks, what a message adds behind the
-/// beginning of an answer (add_generation_prompt). Throws DataError if the template fails or,
-/// without marks, if the text of a conversation is not a prefix of the text with further messages.
+/// marks {% generation %} and {% endgeneration %}, or without marks where locate_answers() finds
+/// them. Throws DataError if the template fails or an answer cannot be located.
 RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, OrderedJson names,
                      std::optional<std::tm> date = std::nullopt);
 

@@ -93,6 +93,7 @@ std::string alpaca_prompt(const std::string& instruction, const std::string& inp
 struct Example {
   OrderedJson messages; ///< null: no conversation
   OrderedJson tools;
+  size_t asked = 0; ///< so many messages are the prompt, of which nothing is learned
   std::string prompt;
   std::optional<std::string> completion; ///< none: the object has none
 };
@@ -111,6 +112,7 @@ Example example_of_instruction(const std::string& instruction, const std::string
   if (!as_chat)
     return {.messages = {},
             .tools = {},
+            .asked = 0,
             .prompt = alpaca_prompt(instruction, input),
             .completion = output};
   Example example;
@@ -118,6 +120,22 @@ Example example_of_instruction(const std::string& instruction, const std::string
   example.messages.push_back(
       {{"role", "user"}, {"content", input.empty() ? instruction : instruction + "\n\n" + input}});
   if (output) example.messages.push_back({{"role", "assistant"}, {"content", *output}});
+  return example;
+}
+
+/// TRL's object: a conversation whose end is the completion.
+Example example_of_parts(const OrderedJson& prompt, const OrderedJson& completion,
+                         const OrderedJson& tools) {
+  if (!prompt.is_array() || !(completion.is_array() || completion.is_null()))
+    throw DataError("of prompt and completion one is a list of messages and the other is not");
+  check_messages(prompt);
+  Example example;
+  example.messages = prompt;
+  example.tools = tools;
+  example.asked = prompt.size();
+  if (completion.is_null()) return example;
+  check_messages(completion);
+  example.messages.insert(example.messages.end(), completion.begin(), completion.end());
   return example;
 }
 
@@ -145,6 +163,10 @@ Example example_of(std::string_view record, bool templated, const std::string& t
     check_messages(example.messages);
     return example;
   }
+  const OrderedJson asked = member("prompt"), answered = member("completion");
+  if ((asked.is_array() || answered.is_array()) && !asked.is_null() &&
+      (!answered.is_null() || answer == Answer::kOptional))
+    return example_of_parts(asked, answered, member("tools"));
   const auto prompt = text("prompt"), completion = text("completion");
   if (prompt && (completion || answer == Answer::kOptional)) {
     example.prompt = *prompt;
@@ -166,6 +188,22 @@ Example example_of(std::string_view record, bool templated, const std::string& t
 ChatText rendered(const Example& example, const RenderChat& render, ChatEnd end) {
   return render ? render(example.messages, example.tools, end)
                 : render_chatml(example.messages, example.tools, end);
+}
+
+/// The conversation with the answers to learn.
+ChatText learned(const Example& example, const RenderChat& render) {
+  ChatText chat = rendered(example, render, ChatEnd::kNothing);
+  Example asked = example;
+  asked.messages.erase(asked.messages.begin() + static_cast<std::ptrdiff_t>(example.asked),
+                       asked.messages.end());
+  const bool answers = std::ranges::any_of(
+      asked.messages, [](const OrderedJson& message) { return message["role"] == "assistant"; });
+  if (!answers) return chat;
+  const size_t given = rendered(asked, render, ChatEnd::kNothing).answers.size();
+  chat.answers.erase(chat.answers.begin(),
+                     chat.answers.begin() +
+                         static_cast<std::ptrdiff_t>(std::min(given, chat.answers.size())));
+  return chat;
 }
 
 } // namespace
@@ -211,7 +249,7 @@ TaughtText teach_record(std::string_view record, const RenderChat& render,
                         const Tokenizer& tokenizer, const std::string& text_key) {
   const Example example = example_of(record, render != nullptr, text_key, Answer::kNeeded);
   if (!example.messages.is_null()) {
-    const ChatText chat = rendered(example, render, ChatEnd::kNothing);
+    const ChatText chat = learned(example, render);
     return teach_spans(chat.text, chat.answers, tokenizer);
   }
   const std::string text = example.prompt + *example.completion;
@@ -228,7 +266,10 @@ std::vector<int32_t> prompt_of_record(std::string_view record, const RenderChat&
   Example example = example_of(record, render != nullptr, text_key, Answer::kOptional);
   std::string text = example.prompt.empty() ? example.completion.value_or("") : example.prompt;
   if (!example.messages.is_null()) {
-    if (example.messages.back()["role"] == "assistant")
+    if (example.asked > 0)
+      example.messages.erase(example.messages.begin() + static_cast<std::ptrdiff_t>(example.asked),
+                             example.messages.end());
+    else if (example.messages.back()["role"] == "assistant")
       example.messages.erase(example.messages.size() - 1);
     text = rendered(example, render, ChatEnd::kAnswer).text;
   }

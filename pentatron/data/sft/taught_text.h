@@ -26,7 +26,8 @@ TaughtText teach_spans(std::string_view text, const std::vector<TextSpan>& spans
 /// What a JSON object means, by the first of these members:
 ///   messages, with tools     [{"role", "content", ...}, ...]
 ///   conversations            ShareGPT: [{"from", "value"}, ...], roles human, gpt, system
-///   prompt and completion    both text: the completion and the end of the document are learned
+///   prompt and completion    both text: the completion and the end of the document are learned;
+///                            both lists of messages (TRL): the answers of the completion
 ///   instruction and output   Alpaca, with or without `input`
 ///   text                     all of it is learned
 /// Conversations end as the template ends them; other texts with the tokenizer's eod().

@@ -1,0 +1,148 @@
+#include "pentatron/checkpoint/adapters/whole_modules.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/nearest.h"
+#include "pentatron/checkpoint/adapters/adapter_modules.h"
+#include "pentatron/checkpoint/hf/hf_export.h"
+#include "pentatron/models/model.h"
+#include "pentatron/models/parts.h"
+
+namespace pentatron::checkpoint {
+
+namespace {
+
+/// All parameters that PEFT's models have, by name.
+std::map<std::string, WholeParam> all_params(const models::ModelConfig& config,
+                                             const std::string& family) {
+  const std::unique_ptr<models::Model> model = models::make_model(config, {});
+  std::map<std::string, WholeParam> all;
+  for (const nn::Param& param : model->params()) {
+    if (param.name().starts_with("mtp.")) continue;
+    all.emplace(param.name(),
+                WholeParam{.name = param.name(),
+                           .shape = param.spec().shape,
+                           .tensors = {},
+                           .tied = param.name() == models::kWordTable && param.units().size() > 1});
+  }
+  std::optional<std::string> found;
+  try {
+    found = make_hf_config(config, family).family;
+  } catch (const ConfigError&) { // then under our names alone
+  }
+  if (found) {
+    for (WeightMapEntry& entry : weight_map({*found, config}, HfNames::kParameters))
+      if (const auto param = all.find(entry.param); param != all.end())
+        param->second.tensors.push_back(std::move(entry));
+  } else {
+    for (auto& [name, param] : all)
+      param.tensors.push_back({.hf = name,
+                               .param = name,
+                               .origin = std::vector<int64_t>(param.shape.size(), 0),
+                               .shape = param.shape});
+  }
+  return all;
+}
+
+bool chooses_tensor(const std::string& pattern, const WeightMapEntry& entry) {
+  return matches_module(pattern, module_of_tensor(entry.hf)) ||
+         matches_module(pattern, module_of_tensor(entry.param));
+}
+
+std::string end_of(const std::string& module) {
+  return module.substr(module.rfind('.') + 1);
+}
+
+std::vector<std::string> ends_of(const std::map<std::string, WholeParam>& all) {
+  std::vector<std::string> ends;
+  for (const auto& [name, param] : all)
+    for (const WeightMapEntry& entry : param.tensors)
+      if (const std::string end = end_of(module_of_tensor(entry.hf));
+          std::ranges::find(ends, end) == ends.end())
+        ends.push_back(end);
+  return ends;
+}
+
+} // namespace
+
+std::string module_of_tensor(const std::string& name) {
+  return name.substr(0, name.rfind('.'));
+}
+
+std::vector<std::string> names_of_modules(const std::vector<WholeParam>& params) {
+  std::vector<std::string> names;
+  for (const WholeParam& param : params)
+    for (const WeightMapEntry& entry : param.tensors)
+      if (const std::string module = module_of_tensor(entry.hf);
+          std::ranges::find(names, module) == names.end())
+        names.push_back(module);
+  return names;
+}
+
+std::vector<WholeParam> whole_params(const models::ModelConfig& config, const std::string& family,
+                                     const AdapterSettings& settings,
+                                     config::Violations& violations, std::string_view path) {
+  if (settings.modules_to_save.empty()) return {};
+  const std::string key = config::join(path, "modules_to_save");
+  std::map<std::string, WholeParam> all = all_params(config, family);
+  const std::vector<std::string> ends = ends_of(all);
+  for (const std::string& pattern : settings.modules_to_save) {
+    const bool any = std::ranges::any_of(all, [&](const auto& one) {
+      return std::ranges::any_of(one.second.tensors, [&](const WeightMapEntry& entry) {
+        return chooses_tensor(pattern, entry);
+      });
+    });
+    if (any) continue;
+    const std::string near = nearest(pattern, ends);
+    violations.add(key,
+                   fmt::format("{} contains \"{}\", which matches no module of the model{}; its "
+                               "modules are {}",
+                               key, pattern,
+                               pattern == "lm_head" && !config.untie_embeddings_and_output_weights
+                                   ? ", whose output layer is its embedding"
+                                   : "",
+                               fmt::join(ends, ", ")),
+                   fmt::format("{}=[{}]", key, near));
+  }
+  std::vector<WholeParam> chosen;
+  for (auto& [name, param] : all) {
+    std::vector<std::string> others;
+    const WeightMapEntry* first = nullptr;
+    for (const WeightMapEntry& entry : param.tensors) {
+      if (std::ranges::any_of(settings.modules_to_save, [&](const std::string& pattern) {
+            return chooses_tensor(pattern, entry);
+          }))
+        first = first == nullptr ? &entry : first;
+      else
+        others.push_back(end_of(module_of_tensor(entry.hf)));
+    }
+    if (first == nullptr) continue;
+    if (param.tied && !module_of_tensor(first->hf).ends_with("embed_tokens"))
+      violations.add(key,
+                     fmt::format("{} contains {}, which is the output layer, too; adapters of PEFT "
+                                 "can train both together only under the name embed_tokens",
+                                 key, module_of_tensor(first->hf)),
+                     fmt::format("{}=[]", key));
+    if (others.empty()) {
+      chosen.push_back(std::move(param));
+      continue;
+    }
+    std::vector<std::string> together = settings.modules_to_save;
+    together.insert(together.end(), others.begin(), others.end());
+    violations.add(key,
+                   fmt::format("{} chooses {} without {}, but they are one parameter, {}, which "
+                               "trains as a whole",
+                               key, module_of_tensor(first->hf), fmt::join(others, " and "), name),
+                   fmt::format("{}=[{}]", key, fmt::join(together, ",")));
+    break;
+  }
+  return chosen;
+}
+
+} // namespace pentatron::checkpoint
