@@ -20,12 +20,29 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() { sed -n '2,17s/^# \{0,1\}//p' "$0"; }
 
+# folder_of_tests: makes a folder for the tests' files and prints it: in memory where there is plenty, because tests make and
+# remove many thousand small files.
+folder_of_tests() {
+  local free available
+  free=$(df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')
+  available=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
+  if [ "${free:-0}" -ge 8000 ] && [ "$available" -ge 12000 ] && [ -w /dev/shm ]; then
+    mktemp -d /dev/shm/pentatron.XXXXXX
+  else
+    mktemp -d
+  fi
+}
+
 # Runs ctest on a built preset; further arguments are ctest's.
 run_ctest() {
-  local preset=$1
+  local preset=$1 status=0
   shift
-  ctest --test-dir "$ROOT/build/$preset" -j "$(nproc)" --output-on-failure --no-tests=error "$@"
+  if [ -z "$TESTS_FOLDER" ]; then TESTS_FOLDER=$(folder_of_tests); fi
+  TMPDIR=$TESTS_FOLDER ctest --test-dir "$ROOT/build/$preset" -j "$(nproc)" --output-on-failure --no-tests=error "$@" || status=$?
+  return "$status"
 }
+TESTS_FOLDER=""
+trap 'rm -rf ${TESTS_FOLDER:+"$TESTS_FOLDER"}' EXIT
 
 default_tests() {
   local status=0

@@ -9,6 +9,7 @@
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/data/check_fields.h"
+#include "pentatron/data/preprocess/open_tokenizer.h"
 #include "pentatron/models/model.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/parallelize/parallelize.h"
