@@ -195,7 +195,7 @@ TEST(AtomicFile, AnErrorOfTheSystemNamesTheFile) {
   const TemporaryFolder folder;
   AtomicFile file(folder.path() / "big");
   const std::string byte = "x";
-  EXPECT_THAT(message_of([&] { file.write_at(uint64_t{1} << 62, bytes_of(byte)); }),
+  EXPECT_THAT(message_of([&] { file.write_at((uint64_t{1} << 63) - 1, bytes_of(byte)); }),
               HasSubstr("big cannot be written"));
 }
 
