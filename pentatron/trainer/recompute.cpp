@@ -163,11 +163,16 @@ Config with_recomputation(Config config, const comm::Group& world) {
 void check_recomputation(const TrainConfig& train, const models::ModelConfig& model,
                          config::Violations& violations) {
   const TrainConfig defaults;
-  const auto useless = [&](const char* key, const std::string& value, const char* needed) {
+  // Where recompute was chosen, the key goes: two keys that each ask for another choice would lead
+  // from one to the other.
+  const auto useless = [&](const char* key, const std::string& value, const char* needed,
+                           const std::string& unset) {
     violations.add(fmt::format("train.{}", key),
                    fmt::format("train.{}={} has no effect with train.recompute={}", key, value,
                                config::to_string(train.recompute)),
-                   fmt::format("train.recompute={}", needed));
+                   train.recompute == Recompute::kNone || unset.empty()
+                       ? fmt::format("train.recompute={}", needed)
+                       : fmt::format("train.{}={}", key, unset));
   };
   const auto names = [](const std::vector<nn::Part>& parts) {
     std::vector<std::string_view> list;
@@ -176,15 +181,18 @@ void check_recomputation(const TrainConfig& train, const models::ModelConfig& mo
   };
   if (train.recompute != Recompute::kFull) {
     if (train.recompute_method != defaults.recompute_method)
-      useless("recompute_method", std::string(config::to_string(train.recompute_method)), "full");
+      useless("recompute_method", std::string(config::to_string(train.recompute_method)), "full",
+              std::string(config::to_string(defaults.recompute_method)));
     if (train.recompute_num_layers != defaults.recompute_num_layers)
-      useless("recompute_num_layers", fmt::format("{}", train.recompute_num_layers), "full");
+      useless("recompute_num_layers", fmt::format("{}", train.recompute_num_layers), "full",
+              fmt::format("{}", defaults.recompute_num_layers));
   }
   if (train.recompute != Recompute::kAuto && train.recompute_memory_limit > 0)
-    useless("recompute_memory_limit", fmt::format("{}", train.recompute_memory_limit), "auto");
+    useless("recompute_memory_limit", fmt::format("{}", train.recompute_memory_limit), "auto", "");
   if (train.recompute_modules == defaults.recompute_modules) return;
   if (train.recompute != Recompute::kSelective)
-    return useless("recompute_modules", names(train.recompute_modules), "selective");
+    return useless("recompute_modules", names(train.recompute_modules), "selective",
+                   names(defaults.recompute_modules));
   const bool experts = model.num_moe_experts.has_value();
   std::vector<nn::Part> there;
   for (const nn::Part part : train.recompute_modules) {
