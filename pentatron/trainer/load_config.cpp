@@ -158,7 +158,10 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   const bool adopts = !first.peft.load.empty() && adopt(config.peft, first.peft.load, violations);
   const checkpoint::AdapterSettings adopted = config.peft;
   apply(config, violations);
-  if (adopts) keep_adopted(adopted, config.peft, violations);
+  if (adopts) {
+    checkpoint::check_output_layer(config.peft.load, adopted, config.model);
+    keep_adopted(adopted, config.peft, violations);
+  }
   if (!origin.empty() && config.model.type != type) {
     violations.add("model.type",
                    fmt::format("model.type={} does not match {}, whose type is {}",

@@ -77,9 +77,10 @@ std::string readable_base(const std::string& given, const checkpoint::AdapterBas
 
 namespace {
 
-void load_values(checkpoint::AdapterBase& base, const parallelize::TrainingModel& model,
-                 const Config& config, const comm::Group& world) {
-  const std::string where = base.model;
+/// `where`: the model to read, which may have moved from where `base` says.
+void load_values(const std::string& where, checkpoint::AdapterBase& base,
+                 const parallelize::TrainingModel& model, const Config& config,
+                 const comm::Group& world) {
   if (where.empty())
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
   else
@@ -100,15 +101,14 @@ checkpoint::AdapterBase load_base(const Config& config,
     checkpoint::read_together(world, [&] { base = stored_base(folder); });
     where = readable_base(config.peft.base, base, folder);
   }
-  base.model = where;
-  load_values(base, model, config, world);
+  load_values(where, base, model, config, world);
   return base;
 }
 
 void load_base(const checkpoint::AdapterBase& base, const parallelize::TrainingModel& model,
                const Config& config, const comm::Group& world) {
   checkpoint::AdapterBase same = base;
-  load_values(same, model, config, world);
+  load_values(base.model, same, model, config, world);
 }
 
 } // namespace pentatron::trainer

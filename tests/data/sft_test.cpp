@@ -72,6 +72,24 @@ TEST(ChatText, AnswersAreFoundWhereTemplatesChangeEarlierText) {
   EXPECT_GT(cases, 20);
 }
 
+/// An end that only the text's last message has, and an answer that is the last to write something.
+TEST(ChatText, AnswersMayEndWithTheTextBeforeTheLastMessage) {
+  const OrderedJson messages =
+      OrderedJson::parse(R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
+                         R"({"role":"system","content":"x"}])");
+  const RenderChat render = render_by(
+      std::make_shared<const tokenizer::ChatTemplate>(
+          "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% "
+          "elif m.role == 'assistant' %}{{ m.content }}<end>{% if loop.last %}</s>{% endif "
+          "%}{% endif %}{% endfor %}"),
+      OrderedJson::object());
+  const ChatText chat = render(messages, {}, ChatEnd::kNothing);
+  ASSERT_EQ(chat.text, "[INST]a[/INST]b<end>");
+  ASSERT_EQ(chat.answers.size(), 1u);
+  EXPECT_EQ(chat.text.substr(chat.answers[0].begin), "b<end>");
+  EXPECT_EQ(chat.answers[0].end, chat.text.size());
+}
+
 TEST(ChatText, AnswersThatCannotBeLocatedAreErrors) {
   const OrderedJson messages =
       OrderedJson::parse(R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
@@ -81,14 +99,18 @@ TEST(ChatText, AnswersThatCannotBeLocatedAreErrors) {
         render_by(std::make_shared<const tokenizer::ChatTemplate>(source), OrderedJson::object());
     return error_of<DataError>([&] { render(messages, {}, ChatEnd::kNothing); });
   };
-  // The answer twice, not at all, and with an end that shorter conversations do not have.
+  // The answer twice, not at all, with an end that shorter conversations do not have, and behind a
+  // name of which the beginning of an answer shares only white space.
   for (const char* source :
        {"{{ messages | length }}{% for m in messages %}<{{ m.role }}>{{ m.content * 2 }}{% endfor "
         "%}{% if add_generation_prompt %}<assistant>{% endif %}",
         "{{ messages | length }}{% for m in messages %}<{{ m.role }}>{% endfor %}{% if "
         "add_generation_prompt %}<assistant>{% endif %}",
         "{{ messages | length }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ loop.length "
-        "}}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"})
+        "}}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+        "{{ messages | length }}{% for m in messages %}{{ '\n\nHuman: ' if m.role == 'user' else "
+        "'\n\nAssistant: ' }}{{ m.content }}{% endfor %}{% if add_generation_prompt %}{{ "
+        "'\n\nAssistant: <think>' }}{% endif %}"})
     EXPECT_THAT(message(source), HasSubstr("the answer in message 2 cannot be located")) << source;
 }
 
@@ -168,6 +190,50 @@ TEST_F(SftTest, OfPromptAndCompletionTheCompletionIsLearned) {
     const std::vector<int32_t> tokens = prompt_of_record(asked, marked, tokenizer);
     EXPECT_EQ(tokenizer.decode(std::vector<int64_t>(tokens.begin(), tokens.end())), "u:Qa:A.u:R");
   }
+}
+
+/// Marks may stand around other messages, or around several at once.
+TEST_F(SftTest, MarksOfAnotherNumberAreCountedInThePrompt) {
+  const std::string record = R"({"prompt": [{"role": "tool", "content": "T"},)"
+                             R"( {"role": "assistant", "content": "A"},)"
+                             R"( {"role": "user", "content": "R"}],)"
+                             R"( "completion": [{"role": "assistant", "content": "B"}]})";
+  const RenderChat marked = render_by(
+      std::make_shared<const tokenizer::ChatTemplate>(
+          "{% for m in messages %}{% if m.role != 'user' %}{% generation %}{{ m.content }}.{% "
+          "endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"),
+      OrderedJson::object());
+  EXPECT_EQ(learned(record, marked), "B.");
+}
+
+/// The prompt alone, which such a template refuses, is not written for its own sake.
+TEST_F(SftTest, APromptNeedNotBeAConversation) {
+  const std::string record = R"({"prompt": [{"role": "user", "content": "Q"},)"
+                             R"( {"role": "assistant", "content": "A"}],)"
+                             R"( "completion": [{"role": "user", "content": "R"},)"
+                             R"( {"role": "assistant", "content": "B"}]})";
+  const RenderChat strict = render_by(
+      std::make_shared<const tokenizer::ChatTemplate>(
+          "{% if messages | length < 4 %}{{ raise_exception('too short') }}{% endif %}{% for m in "
+          "messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}.{% "
+          "endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"),
+      OrderedJson::object());
+  EXPECT_EQ(learned(record, strict), "B.");
+}
+
+TEST_F(SftTest, PromptAndCompletionMayHaveTools) {
+  const RenderChat shown = render_by(std::make_shared<const tokenizer::ChatTemplate>(
+                                         "{{ tools[0].name }}|{% for m in messages %}{{ m.role[0] "
+                                         "}}:{{ m.content }}.{% endfor %}{% "
+                                         "if add_generation_prompt %}a:{% endif %}"),
+                                     OrderedJson::object());
+  const std::string record = R"({"tools": [{"name": "clock"}],)"
+                             R"( "prompt": [{"role": "user", "content": "Q"}],)"
+                             R"( "completion": [{"role": "assistant", "content": "A"}]})";
+  const TaughtText text = teach_record(record, shown, tokenizer);
+  EXPECT_EQ(tokenizer.decode(std::vector<int64_t>(text.tokens.begin(), text.tokens.end())),
+            "clock|u:Q.a:A.");
+  EXPECT_EQ(learned(record, shown), "A.");
 }
 
 TEST_F(SftTest, ToolsThatChatmlLeavesOutAreTold) {
@@ -361,7 +427,7 @@ TEST_F(SftTest, AnEncoderReadsThePromptAndTheDecoderLearnsTheAnswer) {
   EXPECT_THAT(pair.tokens, ElementsAre('a', 'b', 256, 'x', 'y', 'z', 256));
   EXPECT_THAT(pair.taught, ElementsAre(0, 0, 0, 1, 1, 1, 1));
   EXPECT_THAT(error_of<DataError>([&] { teach_pair(talk("Q", "A"), tokenizer, 256); }),
-              HasSubstr("neither prompt and completion nor instruction and output"));
+              HasSubstr("no prompt and completion as text and no instruction and output"));
   const std::string lines = R"({"prompt": "ab", "completion": "xyz"})"
                             "\n"
                             R"({"prompt": "abcdefgh", "completion": "uvwxyz"})";

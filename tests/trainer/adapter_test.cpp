@@ -124,8 +124,10 @@ TEST_F(AdapterRun, ResumesBesideTheBaseThatItBeganWith) {
                             HasSubstr("\n  try: peft.base=DIR")));
   EXPECT_THAT(dry_run({"peft.base=nowhere"}, "ck"), HasSubstr("peft.base=nowhere does not exist"));
   const fs::path other = fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama3_rope_scaling_tied";
-  EXPECT_THAT(error({"peft.dropout=0.1", "peft.base=" + other.string()}, ck),
-              AllOf(HasSubstr("is not the model that the adapters"), HasSubstr("\n  try: ")));
+  EXPECT_THAT(
+      error({"peft.dropout=0.1", "peft.base=" + other.string()}, ck),
+      AllOf(HasSubstr("is not the model that the adapters"),
+            HasSubstr("\n  try: the model that the run started from, hf:" + base.string())));
   EXPECT_THAT(
       error({"peft.dropout=0.1", "peft.r=8"}, ck),
       AllOf(HasSubstr("was trained with peft.r=4 instead of 8"), HasSubstr("try: peft.r=4")));
@@ -204,7 +206,7 @@ TEST_F(AdapterRun, RefusesWhatItCannotDo) {
            {"peft.rank_pattern=[\"q_proj\"]", "is not NAME=RANK"},
            {"peft.rank_pattern=[\"lm_head=4\"]", "matches no linear layer"},
            {"peft.alpha_pattern=[\"q_proj=4\",\"*.0.*=8\"]", "which both match"},
-           {"peft.modules_to_save=[lm_hed]", "matches no module of the model"},
+           {"peft.modules_to_save=[lm_hed,norm]", "try: peft.modules_to_save=[lm_head,norm]"},
            {"peft.modules_to_save=[q_proj]", "chooses model.layers.0.self_attn.q_proj without "
                                              "k_proj and v_proj, but they are one parameter"},
            {"peft.modules_to_save=[\"*_proj\"]", "contains all that peft.target_modules chooses"},
@@ -223,7 +225,7 @@ TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
   for (const auto& [key, value, part] : std::vector<std::tuple<std::string, Json, std::string>>{
            {"peft_type", "IA3", "peft_type=IA3 is not supported"},
            {"bias", "all", "bias=\"all\""},
-           {"modules_to_save", "lm_head", "modules_to_save"},
+           {"modules_to_save", "lm_head", "is \"lm_head\", but must be a list"},
            {"lora_bias", true, "lora_bias=true"},
            {"init_lora_weights", "pissa", "init_lora_weights=\"pissa\""},
            {"rank_pattern", {{"q.*(", 4}}, "is not a regular expression"},
@@ -296,9 +298,118 @@ TEST_F(AdapterRun, OneOfTwoCopiesOfATiedWeightIsRefused) {
   std::ofstream(adapter / "adapter_config.json") << config.dump();
   EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
               AllOf(HasSubstr("without ensure_weight_tying"), HasSubstr("\n  try: ")));
-  base = data / "hf_tiny/gpt2"; // PEFT does not tie what has another name
-  EXPECT_THAT(error({"peft.modules_to_save=[wte]"}),
-              AllOf(HasSubstr("which is the output layer, too"), HasSubstr("\n  try: ")));
+  for (const Json& saved : {Json({"lm_head"}), Json({"lm_head", "embed_tokens"})}) {
+    config["modules_to_save"] = saved;
+    fs::remove(adapter / "adapter_config.json");
+    std::ofstream(adapter / "adapter_config.json") << config.dump();
+    EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
+                HasSubstr("modules_to_save has lm_head without ensure_weight_tying"));
+    base = data / "hf_tiny/llama3_rope_scaling_tied";
+    EXPECT_THAT(error({"peft.load=" + adapter.string()}),
+                HasSubstr("modules_to_save has lm_head without ensure_weight_tying"));
+  }
+}
+
+TEST_F(AdapterRun, TiedWeightsThatPeftCannotTrainAreRefused) {
+  const fs::path models = base.parent_path();
+  base = models / "gpt2"; // PEFT does not tie what has another name
+  EXPECT_THAT(error({"peft.modules_to_save=[wte,ln_f]"}),
+              AllOf(HasSubstr("which is the output layer, too"),
+                    HasSubstr("\n  try: peft.modules_to_save=[ln_f]")));
+  EXPECT_THAT(error({"peft.modules_to_save=[lm_head,ln_f]"}),
+              AllOf(HasSubstr("whose output layer is its embedding"),
+                    HasSubstr("\n  try: peft.modules_to_save=[ln_f]")));
+  base = models / "llama3_rope_scaling_tied";
+  for (const char* names : {"lm_head", "lm_head,embed_tokens"})
+    EXPECT_THAT(error({fmt::format("peft.modules_to_save=[{}]", names)}),
+                AllOf(HasSubstr("whose output layer is its embedding"),
+                      HasSubstr("\n  try: peft.modules_to_save=[embed_tokens]")));
+  for (const char* name : {"t5", "t5_untied"}) {
+    base = models / name;
+    EXPECT_THAT(error({"peft.modules_to_save=[shared]"}),
+                HasSubstr("contains shared, which encoder and decoder share"));
+  }
+}
+
+/// The depths of multi-token prediction, which PEFT's models lack, read the embedding, too.
+TEST_F(AdapterRun, WhatOtherDepthsReadIsNotTied) {
+  base = base.parent_path() / "deepseek_v3_mtp";
+  const std::vector<std::string> mock = {"dataset.type=mock",
+                                         "dataset.path=", "train.seq_length=16"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), mock.begin(), mock.end());
+    return more;
+  };
+  const test::Trace run = test::run(config(
+      with({"peft.modules_to_save=[embed_tokens,lm_head]", save(), "checkpoint.export_hf=true"})));
+  const fs::path adapter = fs::path(scratch / "ck") / "adapter";
+  EXPECT_EQ(read_json(adapter / "adapter_config.json")["ensure_weight_tying"], Json(false));
+  const SafetensorsFile file(adapter / "adapter_model.safetensors");
+  const std::map<std::string, std::string> names = {
+      {"embedding.word.weight", "base_model.model.model.embed_tokens.weight"},
+      {"output.weight", "base_model.model.lm_head.weight"}};
+  const test::Trace loaded =
+      test::run(config(with({"train.train_iters=0", "peft.load=" + adapter.string()})));
+  for (const auto& [own, hf] : names) {
+    const at::Tensor& weight = run.weights.at(own);
+    EXPECT_TRUE(at::allclose(checkpoint::to_tensor(file.at(hf)).to(at::kDouble),
+                             weight.narrow(0, 0, 67), 1e-6, 1e-7))
+        << own;
+    EXPECT_TRUE(at::allclose(loaded.weights.at(own), weight, 1e-6, 1e-7)) << own;
+  }
+}
+
+/// A name chooses all that is in the module, as in PEFT, which wraps it.
+TEST_F(AdapterRun, ModulesTrainWholeWithAllThatTheyContain) {
+  const auto parts = [&](const char* name, const std::string& module) {
+    const auto model = checkpoint::open_model((base.parent_path() / name).string());
+    config::Violations violations;
+    checkpoint::Adapter adapter = checkpoint::adapter_parts(
+        {.type = checkpoint::AdapterType::kLora, .modules_to_save = {module}}, model->config(),
+        model->facts().family, violations);
+    EXPECT_TRUE(violations.empty());
+    return adapter;
+  };
+  const auto saved = [&](const char* name, const std::string& module) {
+    return checkpoint::names_of_modules(parts(name, module).whole);
+  };
+  EXPECT_THAT(saved("roberta_classification", "classifier"),
+              testing::UnorderedElementsAre("classifier.dense", "classifier.out_proj"));
+  EXPECT_THAT(saved("llama", "layers.1.mlp"),
+              testing::UnorderedElementsAre("model.layers.1.mlp.gate_proj",
+                                            "model.layers.1.mlp.up_proj",
+                                            "model.layers.1.mlp.down_proj"));
+  // Whose own parameters are its sinks.
+  EXPECT_THAT(saved("gpt_oss", "layers.0.self_attn"),
+              testing::ElementsAre("model.layers.0.self_attn"));
+  std::set<std::string> tensors;
+  const checkpoint::Adapter adapter = parts("gpt_oss", "layers.0.self_attn");
+  for (const checkpoint::WholeParam& param : adapter.whole)
+    for (const checkpoint::WeightMapEntry& entry : param.tensors) tensors.insert(entry.hf);
+  for (const char* name : {"sinks", "q_proj.weight", "k_proj.bias", "o_proj.weight"})
+    EXPECT_TRUE(tensors.contains("model.layers.0.self_attn." + std::string(name))) << name;
+  for (const checkpoint::AdaptedModule& one : adapter.modules)
+    EXPECT_FALSE(one.module.hf.starts_with("model.layers.0.self_attn")) << one.module.hf;
+  EXPECT_FALSE(adapter.modules.empty());
+}
+
+TEST_F(AdapterRun, ModulesOfPeftContainOthers) {
+  test::run(config({"train.train_iters=1", "peft.modules_to_save=[layers.1.mlp]", save(),
+                    "checkpoint.export_hf=true"}));
+  const fs::path adapter = fs::path(scratch / "ck") / "adapter";
+  Json fields = read_json(adapter / "adapter_config.json");
+  const auto model = checkpoint::open_model(base.string());
+  const checkpoint::Adapter listed = checkpoint::read_adapter(adapter, *model);
+  fields["modules_to_save"] = {"1.mlp"};
+  fs::remove(adapter / "adapter_config.json");
+  std::ofstream(adapter / "adapter_config.json") << fields.dump();
+  const checkpoint::Adapter whole = checkpoint::read_adapter(adapter, *model);
+  ASSERT_EQ(whole.whole.size(), 2u);
+  for (const auto& [name, tensor] : listed.tensors)
+    EXPECT_TRUE(at::equal(whole.tensors.at(name), tensor)) << name;
+  fs::rename(adapter / "adapter_model.safetensors", adapter / "adapter_model.bin");
+  EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
+              HasSubstr("has its tensors in adapter_model.bin"));
 }
 
 /// As `all-linear` and the names of experts' matrices become in peft.

@@ -85,7 +85,7 @@ bool matches(const std::string& pattern, const LinearModule& module) {
 bool trains_whole(const AdapterSettings& settings, const LinearModule& module) {
   const std::string hf = module.experts > 0 ? module_of_tensor(module.hf) : module.hf;
   return std::ranges::any_of(settings.modules_to_save, [&](const std::string& pattern) {
-    return matches_module(pattern, hf) || matches_module(pattern, module.own);
+    return matches_within(pattern, hf) || matches_within(pattern, module.own);
   });
 }
 
@@ -169,6 +169,12 @@ void check_patterns(const std::vector<std::string>& entries, const std::string& 
 
 bool matches_module(const std::string& pattern, const std::string& name) {
   return matches_pattern(pattern, name) || matches_pattern("*." + pattern, name);
+}
+
+bool matches_within(const std::string& pattern, const std::string& name) {
+  if (matches_module(pattern, name)) return true;
+  const size_t dot = name.rfind('.');
+  return dot != std::string::npos && matches_within(pattern, name.substr(0, dot));
 }
 
 std::vector<LinearModule> linear_modules(const models::ModelConfig& config,

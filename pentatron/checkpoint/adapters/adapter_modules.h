@@ -42,6 +42,8 @@ struct AdaptedModule {
 
 /// Whether a name of a setting matches that of a module, complete or its end after a dot.
 bool matches_module(const std::string& pattern, const std::string& name);
+/// The same of the module or of one that contains it, as modules_to_save is meant.
+bool matches_within(const std::string& pattern, const std::string& name);
 
 /// What the settings choose, except modules that train whole, and why they cannot be met (sentences
 /// for `peft.target_modules` and the patterns).

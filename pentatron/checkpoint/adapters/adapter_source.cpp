@@ -253,9 +253,10 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
       return adapter_in(reader, run_in(reader));
     }
   }
+  const AdapterSettings settings = read_peft_settings(where);
+  check_output_layer(where, settings, base.config());
   config::Violations violations;
-  Adapter adapter =
-      adapter_parts(read_peft_settings(where), base.config(), base.facts().family, violations, "");
+  Adapter adapter = adapter_parts(settings, base.config(), base.facts().family, violations, "");
   if (!violations.empty())
     raise<CheckpointError>(
         "{} is not an adapter for {}: {}\n  try: the model that it was trained for", where.string(),

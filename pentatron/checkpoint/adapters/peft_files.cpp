@@ -73,30 +73,48 @@ bool chosen_by_rules(const Json& json) {
          found->get<std::string>().find_first_of(kSpecial) != std::string::npos;
 }
 
+SafetensorsFile open_tensors(const fs::path& folder) {
+  const fs::path file = folder / kPeftTensors;
+  std::error_code error;
+  if (!fs::exists(file, error) && fs::exists(folder / "adapter_model.bin", error))
+    raise<DataError>("{} has its tensors in adapter_model.bin, which contains pickled objects; "
+                     "these can run code and are not loaded\n  try: save the adapter as "
+                     "Safetensors, with save_pretrained(DIR) of peft",
+                     folder.string());
+  return SafetensorsFile(file);
+}
+
 /// What the tensors in the file belong to: linear layers, which all rules have chosen, or the
 /// modules with several parameters that experts are.
 std::vector<std::string> owners_in(const fs::path& folder) {
   constexpr std::string_view kEnd = ".lora_A.weight";
   std::vector<std::string> names;
-  const SafetensorsFile stored(folder / kPeftTensors);
+  const SafetensorsFile stored = open_tensors(folder);
   for (const auto& [name, tensor] : stored.tensors())
     if (name.starts_with(kPrefix) && name.ends_with(kEnd))
       names.push_back(name.substr(kPrefix.size(), name.size() - kPrefix.size() - kEnd.size()));
   return names;
 }
 
-/// The modules in the file that modules_to_save names, which PEFT compares with the ends of names.
+/// Whether PEFT chooses the module, or one that contains it, by the end of its name.
+bool ends_within(const std::string& module, const std::string& end) {
+  if (module.ends_with(end)) return true;
+  const size_t dot = module.rfind('.');
+  return dot != std::string::npos && ends_within(module.substr(0, dot), end);
+}
+
+/// The modules in the file that modules_to_save names, and those within them.
 std::vector<std::string> saved_modules(const Json& json, const fs::path& folder,
                                        const std::string& where) {
   const auto found = json.find("modules_to_save");
   if (found == json.end() || says_nothing(*found)) return {};
   const auto ends = json_get<std::vector<std::string>>(json, "modules_to_save", where);
   std::set<std::string> names;
-  const SafetensorsFile stored(folder / kPeftTensors);
+  const SafetensorsFile stored = open_tensors(folder);
   for (const auto& [name, tensor] : stored.tensors()) {
     if (!name.starts_with(kPrefix) || name.find(".lora_") != std::string::npos) continue;
     const std::string module = module_of_tensor(name.substr(kPrefix.size()));
-    if (std::ranges::any_of(ends, [&](const std::string& end) { return module.ends_with(end); }))
+    if (std::ranges::any_of(ends, [&](const std::string& end) { return ends_within(module, end); }))
       names.insert(module);
   }
   return {names.begin(), names.end()};
@@ -299,17 +317,15 @@ at::Tensor whole_of_parts(const WholeParam& param, const std::vector<at::Tensor>
 }
 
 /// PEFT trains a copy of a module. Only if it says so is it also the other one that had the weight.
-void check_tied(const fs::path& folder, const std::vector<WholeParam>& whole) {
-  const auto tied = std::ranges::find_if(whole, &WholeParam::tied);
-  if (tied == whole.end()) return;
+void check_tying(const fs::path& folder, const std::string& module) {
   const fs::path file = folder / kPeftConfig;
   const std::string where = file.string();
   if (!json_get_or<bool>(read_json(file), "ensure_weight_tying", false, where))
     raise<ConfigError>("{}: modules_to_save has {} without ensure_weight_tying, so that the "
-                       "adapter changes one of the modules that share this weight in the model, "
-                       "which is not supported\n  try: an adapter that was trained with "
+                       "modules that share this weight in the model would differ, which is not "
+                       "supported\n  try: an adapter that was trained with "
                        "ensure_weight_tying=True",
-                       where, module_of_tensor(tied->tensors.front().hf));
+                       where, module);
 }
 
 /// Whether it is another name of an embedding that the adapter has, and equal to it.
@@ -376,18 +392,20 @@ Adapter adapter_parts(const AdapterSettings& settings, const models::ModelConfig
   };
 }
 
+void check_output_layer(const fs::path& folder, const AdapterSettings& settings,
+                        const models::ModelConfig& config) {
+  constexpr const char* kOutput = "lm_head";
+  if (config.type != models::ModelType::kBert && !config.untie_embeddings_and_output_weights &&
+      std::ranges::find(settings.modules_to_save, kOutput) != settings.modules_to_save.end())
+    check_tying(folder, kOutput);
+}
+
 void read_peft_tensors(const fs::path& folder, Adapter& adapter) {
   const std::vector<AdaptedModule>& modules = adapter.modules;
   const bool dora = adapter.settings.type == AdapterType::kDora;
-  check_tied(folder, adapter.whole);
-  const fs::path file = folder / kPeftTensors;
-  std::error_code error;
-  if (!fs::exists(file, error) && fs::exists(folder / "adapter_model.bin", error))
-    raise<DataError>("{} has its tensors in adapter_model.bin, which contains pickled objects; "
-                     "these can run code and are not loaded\n  try: save the adapter as "
-                     "Safetensors, with save_pretrained(DIR) of peft",
-                     folder.string());
-  const SafetensorsFile stored(file);
+  for (const WholeParam& param : adapter.whole)
+    if (param.tied) check_tying(folder, module_of_tensor(param.tensors.front().hf));
+  const SafetensorsFile stored = open_tensors(folder);
   TensorProblems problems;
   std::set<std::string> used;
   const auto take = [&](const std::vector<std::string>& names,
@@ -429,7 +447,7 @@ void read_peft_tensors(const fs::path& folder, Adapter& adapter) {
     if (!used.contains(name) && !repeats_embedding(tensor, adapter.whole, parts))
       problems.unexpected(name);
   problems.throw_if_any(fmt::format("the tensors in {} do not match the model and its {}",
-                                    file.string(), kPeftConfig));
+                                    (folder / kPeftTensors).string(), kPeftConfig));
   for (size_t i = 0; i < modules.size(); ++i) {
     const AdaptedModule& one = modules[i];
     at::Tensor& b = tensors.at(b_name(one));

@@ -38,6 +38,11 @@ Adapter adapter_parts(const AdapterSettings& settings, const models::ModelConfig
                       const std::string& family, config::Violations& violations,
                       std::string_view path = "peft");
 
+/// Throws ConfigError if the adapter has trained the output layer of a model whose output layer is
+/// its embedding apart from it.
+void check_output_layer(const std::filesystem::path& folder, const AdapterSettings& settings,
+                        const models::ModelConfig& config);
+
 /// Fills the tensors from a PEFT folder. Throws CheckpointError that lists what is missing,
 /// unexpected or has another shape, and ConfigError if the adapter trains one of two copies of a
 /// weight that the model has once.

@@ -25,11 +25,13 @@ std::map<std::string, WholeParam> all_params(const models::ModelConfig& config,
   std::map<std::string, WholeParam> all;
   for (const nn::Param& param : model->params()) {
     if (param.name().starts_with("mtp.")) continue;
+    const bool word_table = param.name() == models::kWordTable && param.units().size() > 1;
     all.emplace(param.name(),
                 WholeParam{.name = param.name(),
                            .shape = param.spec().shape,
                            .tensors = {},
-                           .tied = param.name() == models::kWordTable && param.units().size() > 1});
+                           .tied = word_table && !config.untie_embeddings_and_output_weights,
+                           .shared = word_table && config.type == models::ModelType::kT5});
   }
   std::optional<std::string> found;
   try {
@@ -51,8 +53,13 @@ std::map<std::string, WholeParam> all_params(const models::ModelConfig& config,
 }
 
 bool chooses_tensor(const std::string& pattern, const WeightMapEntry& entry) {
-  return matches_module(pattern, module_of_tensor(entry.hf)) ||
-         matches_module(pattern, module_of_tensor(entry.param));
+  return matches_within(pattern, module_of_tensor(entry.hf)) ||
+         matches_within(pattern, module_of_tensor(entry.param));
+}
+
+bool chooses_param(const std::string& pattern, const WholeParam& param) {
+  return std::ranges::any_of(
+      param.tensors, [&](const WeightMapEntry& entry) { return chooses_tensor(pattern, entry); });
 }
 
 std::string end_of(const std::string& module) {
@@ -69,6 +76,53 @@ std::vector<std::string> ends_of(const std::map<std::string, WholeParam>& all) {
   return ends;
 }
 
+/// As an override has it.
+std::string list_text(const std::vector<std::string>& names) {
+  std::vector<std::string> texts;
+  for (const std::string& name : names)
+    texts.push_back(name.find_first_of("*?[]!") == std::string::npos ? name
+                                                                     : fmt::format("\"{}\"", name));
+  return fmt::format("[{}]", fmt::join(texts, ","));
+}
+
+/// A name that matches nothing, and what to write instead.
+void refuse_unknown(const std::string& pattern, const std::vector<std::string>& patterns,
+                    const std::vector<std::string>& ends, bool tied, const std::string& key,
+                    config::Violations& violations) {
+  constexpr const char* kEmbedding = "embed_tokens";
+  const bool output = tied && pattern == "lm_head";
+  const std::string other = !output ? nearest(pattern, ends)
+                            : std::ranges::find(ends, kEmbedding) != ends.end() ? kEmbedding
+                                                                                : "";
+  std::vector<std::string> better;
+  for (const std::string& name : patterns)
+    if (const std::string& kept = name == pattern ? other : name;
+        !kept.empty() && std::ranges::find(better, kept) == better.end())
+      better.push_back(kept);
+  violations.add(
+      key,
+      fmt::format("{} contains \"{}\", which matches no module of the model{}; its modules are {}",
+                  key, pattern, output ? ", whose output layer is its embedding" : "",
+                  fmt::join(ends, ", ")),
+      fmt::format("{}={}", key, list_text(better)));
+}
+
+/// An embedding that PEFT could not train as the model has it.
+void refuse_shared(const WholeParam& param, const std::string& module,
+                   const std::vector<std::string>& patterns, const std::string& key,
+                   config::Violations& violations) {
+  std::vector<std::string> without = patterns;
+  std::erase_if(without, [&](const std::string& pattern) { return chooses_param(pattern, param); });
+  violations.add(
+      key,
+      fmt::format("{} contains {}, which {}", key, module,
+                  param.shared ? "encoder and decoder share; adapters of PEFT cannot train it for "
+                                 "both"
+                               : "is the output layer, too; adapters of PEFT can train both "
+                                 "together only under the name embed_tokens"),
+      fmt::format("{}={}", key, list_text(without)));
+}
+
 } // namespace
 
 std::string module_of_tensor(const std::string& name) {
@@ -82,7 +136,12 @@ std::vector<std::string> names_of_modules(const std::vector<WholeParam>& params)
       if (const std::string module = module_of_tensor(entry.hf);
           std::ranges::find(names, module) == names.end())
         names.push_back(module);
-  return names;
+  std::vector<std::string> outer;
+  for (const std::string& name : names)
+    if (std::ranges::none_of(
+            names, [&](const std::string& other) { return name.starts_with(other + "."); }))
+      outer.push_back(name);
+  return outer;
 }
 
 std::vector<WholeParam> whole_params(const models::ModelConfig& config, const std::string& family,
@@ -93,22 +152,10 @@ std::vector<WholeParam> whole_params(const models::ModelConfig& config, const st
   std::map<std::string, WholeParam> all = all_params(config, family);
   const std::vector<std::string> ends = ends_of(all);
   for (const std::string& pattern : settings.modules_to_save) {
-    const bool any = std::ranges::any_of(all, [&](const auto& one) {
-      return std::ranges::any_of(one.second.tensors, [&](const WeightMapEntry& entry) {
-        return chooses_tensor(pattern, entry);
-      });
-    });
-    if (any) continue;
-    const std::string near = nearest(pattern, ends);
-    violations.add(key,
-                   fmt::format("{} contains \"{}\", which matches no module of the model{}; its "
-                               "modules are {}",
-                               key, pattern,
-                               pattern == "lm_head" && !config.untie_embeddings_and_output_weights
-                                   ? ", whose output layer is its embedding"
-                                   : "",
-                               fmt::join(ends, ", ")),
-                   fmt::format("{}=[{}]", key, near));
+    if (std::ranges::none_of(all,
+                             [&](const auto& one) { return chooses_param(pattern, one.second); }))
+      refuse_unknown(pattern, settings.modules_to_save, ends,
+                     !config.untie_embeddings_and_output_weights, key, violations);
   }
   std::vector<WholeParam> chosen;
   for (auto& [name, param] : all) {
@@ -123,12 +170,8 @@ std::vector<WholeParam> whole_params(const models::ModelConfig& config, const st
         others.push_back(end_of(module_of_tensor(entry.hf)));
     }
     if (first == nullptr) continue;
-    if (param.tied && !module_of_tensor(first->hf).ends_with("embed_tokens"))
-      violations.add(key,
-                     fmt::format("{} contains {}, which is the output layer, too; adapters of PEFT "
-                                 "can train both together only under the name embed_tokens",
-                                 key, module_of_tensor(first->hf)),
-                     fmt::format("{}=[]", key));
+    if (param.shared || (param.tied && !module_of_tensor(first->hf).ends_with("embed_tokens")))
+      refuse_shared(param, module_of_tensor(first->hf), settings.modules_to_save, key, violations);
     if (others.empty()) {
       chosen.push_back(std::move(param));
       continue;
@@ -139,7 +182,7 @@ std::vector<WholeParam> whole_params(const models::ModelConfig& config, const st
                    fmt::format("{} chooses {} without {}, but they are one parameter, {}, which "
                                "trains as a whole",
                                key, module_of_tensor(first->hf), fmt::join(others, " and "), name),
-                   fmt::format("{}=[{}]", key, fmt::join(together, ",")));
+                   fmt::format("{}={}", key, list_text(together)));
     break;
   }
   return chosen;

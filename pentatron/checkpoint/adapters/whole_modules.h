@@ -18,7 +18,8 @@ struct WholeParam {
   std::string name;
   std::vector<int64_t> shape;
   std::vector<WeightMapEntry> tensors;
-  bool tied = false; ///< the embedding is the output layer, too
+  bool tied = false;   ///< the embedding is the output layer, too
+  bool shared = false; ///< encoder and decoder read it, under one name
 };
 
 /// What settings.modules_to_save chooses, by name, and why it cannot be met (sentences for that
@@ -28,7 +29,8 @@ std::vector<WholeParam> whole_params(const models::ModelConfig& config, const st
                                      config::Violations& violations,
                                      std::string_view path = "peft");
 
-/// The modules of these parameters under Hugging Face's names, without repetitions.
+/// The modules of these parameters under Hugging Face's names, without repetitions and without
+/// those within others of them.
 std::vector<std::string> names_of_modules(const std::vector<WholeParam>& params);
 
 /// "model.norm" of "model.norm.weight".

@@ -35,8 +35,7 @@ std::string marked_text(const std::string& text) {
 std::vector<OrderedJson::json_pointer> texts_of(const OrderedJson& message) {
   std::vector<OrderedJson::json_pointer> texts;
   const auto add = [&](const OrderedJson::json_pointer& at) {
-    if (message.contains(at) && message[at].is_string() && !message[at].get<std::string>().empty())
-      texts.push_back(at);
+    if (message.contains(at) && message[at].is_string()) texts.push_back(at);
   };
   using At = OrderedJson::json_pointer;
   add(At("/content"));
@@ -153,7 +152,8 @@ class Locator {
     const std::string_view text = std::string_view(whole_).substr(0, before);
     size_t most = 0, end = 0;
     for (size_t at = from; at < before; ++at)
-      if (const size_t n = common_begin(prompt, text.substr(at)); n > most) {
+      if (const size_t n = common_begin(prompt, text.substr(at));
+          n > most && prompt.find_first_not_of(" \t\r\n") < n) {
         most = n;
         end = at + n;
       }
@@ -204,8 +204,11 @@ class Locator {
         }
     if (!last) return std::nullopt;
     const size_t common = common_begin(*last, text);
-    if (common == last->size()) return content_end + common;
-    const auto marker = [](std::string_view rest) { return rest[0] == '<' || rest[0] == '['; };
+    if (common == last->size() || (common > 0 && common == text.size()))
+      return content_end + common;
+    const auto marker = [](std::string_view rest) {
+      return rest.starts_with('<') || rest.starts_with('[');
+    };
     if (common == 0 || !marker(std::string_view(*last).substr(common)) ||
         !marker(text.substr(common)))
       return std::nullopt;

@@ -193,16 +193,18 @@ ChatText rendered(const Example& example, const RenderChat& render, ChatEnd end)
 /// The conversation with the answers to learn.
 ChatText learned(const Example& example, const RenderChat& render) {
   ChatText chat = rendered(example, render, ChatEnd::kNothing);
-  Example asked = example;
-  asked.messages.erase(asked.messages.begin() + static_cast<std::ptrdiff_t>(example.asked),
-                       asked.messages.end());
-  const bool answers = std::ranges::any_of(
-      asked.messages, [](const OrderedJson& message) { return message["role"] == "assistant"; });
-  if (!answers) return chat;
-  const size_t given = rendered(asked, render, ChatEnd::kNothing).answers.size();
-  chat.answers.erase(chat.answers.begin(),
-                     chat.answers.begin() +
-                         static_cast<std::ptrdiff_t>(std::min(given, chat.answers.size())));
+  const auto is_answer = [](const OrderedJson& message) { return message["role"] == "assistant"; };
+  const auto begin = example.messages.begin(), end = example.messages.end(),
+             middle = begin + static_cast<std::ptrdiff_t>(example.asked);
+  auto given = std::count_if(begin, middle, is_answer);
+  if (given == 0) return chat;
+  if (given + std::count_if(middle, end, is_answer) != std::ssize(chat.answers)) {
+    Example asked = example; // the template marks others, too, or not all
+    asked.messages.erase(asked.messages.begin() + (middle - begin), asked.messages.end());
+    given = std::min(std::ssize(rendered(asked, render, ChatEnd::kNothing).answers),
+                     std::ssize(chat.answers));
+  }
+  chat.answers.erase(chat.answers.begin(), chat.answers.begin() + given);
   return chat;
 }
 
@@ -281,8 +283,8 @@ std::vector<int32_t> prompt_of_record(std::string_view record, const RenderChat&
 TaughtText teach_pair(std::string_view record, const Tokenizer& tokenizer, int32_t end) {
   const Example example = example_of(record, false, "text", Answer::kNeeded);
   if (!example.messages.is_null() || example.prompt.empty() || !example.completion)
-    raise<DataError>("it has neither prompt and completion nor instruction and output, which a "
-                     "model with an encoder needs");
+    raise<DataError>("it has no prompt and completion as text and no instruction and output, which "
+                     "a model with an encoder needs");
   TaughtText pair;
   const auto add = [&](const std::string& text, uint8_t taught) {
     tokenizer.encode(text, pair.tokens);

@@ -43,6 +43,7 @@ CONVERSATIONS = {
     "same texts": [turn("user", "yes"), turn("assistant", "yes"), turn("user", "yes"), turn("assistant", "yes")],
     "thoughts": [turn("user", "a"), turn("assistant", THOUGHT + "b"), turn("user", "c"), turn("assistant", THOUGHT + "d")],
     "ends with a question": [turn("user", "a"), turn("assistant", THOUGHT + "b"), turn("user", "c")],
+    "an empty answer": [turn("user", "a"), turn("assistant", ""), turn("user", "c"), turn("assistant", "d")],
     "begins with an answer": [turn("assistant", "I begin."), turn("user", "x"), turn("assistant", "y")],
     "a system": [turn("system", "s"), turn("user", "x"), turn("assistant", "y"), turn("user", "z"), turn("assistant", "w")],
     "a call": [turn("user", "Weather?"), turn("assistant", "", tool_calls=CALL), turn("tool", "{}"), turn("assistant", "Rain."), turn("user", "x"), turn("assistant", "y")],
