@@ -175,6 +175,8 @@ CASES = [
     ("no checkpoint", MOCK + "checkpoint.load=nothing", {}),
     ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {}),
     ("another run's checkpoints", MOCK.replace("=new", "=saved"), {}),
+    ("a folder with the name of a checkpoint", "mkdir -p new/step_00000001; touch new/step_00000001/mine; " + MOCK, {
+        "move new/step_00000001": "mv new/step_00000001 moved; " + MOCK}),
     ("another run's metrics", MOCK + "logger.dir=log", {}),
     ("checkpoints into another run's metrics", MOCK.replace("=new", "=log"), {}),
     ("metrics into another run's checkpoints", MOCK + "logger.dir=saved", {}),
