@@ -1,8 +1,10 @@
 #include "pentatron/cli/loaded_model.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
@@ -103,11 +105,27 @@ OpenedModel open_generator(const std::string& where, const std::vector<std::stri
   return opened;
 }
 
-void tell_unused_settings(const OpenedModel& opened, const Ranks& ranks) {
-  const std::vector<std::string>& unused = opened.source->facts().generation.unused;
-  if (!unused.empty() && !ranks.supervised && ranks.launch.rank == 0)
-    log::warning("settings in generation_config.json that are not used: {}",
-                 fmt::join(unused, ", "));
+void tell_unused_settings(const OpenedModel& opened, const Ranks& ranks,
+                          const WritingOptions* given) {
+  if (ranks.supervised || ranks.launch.rank > 0) return;
+  std::vector<std::string> unused = opened.source->facts().generation.unused, ways;
+  const auto replaces = [&](std::string_view setting, bool is_given, std::string_view option) {
+    const auto found = std::ranges::find_if(
+        unused, [&](const std::string& text) { return text.starts_with(setting); });
+    if (found == unused.end()) return;
+    if (is_given)
+      unused.erase(found);
+    else
+      ways.push_back(fmt::format("{}{}", option, found->substr(setting.size())));
+  };
+  if (given != nullptr) {
+    replaces("repetition_penalty=", given->options.sampling.repetition_penalty != 1,
+             "--repetition-penalty ");
+    replaces("stop_strings=", !given->stops.empty(), "--stop with each of ");
+  }
+  if (unused.empty()) return;
+  log::warning("settings in generation_config.json that are not used: {}{}{}",
+               fmt::join(unused, ", "), ways.empty() ? "" : "\n  try: ", fmt::join(ways, " and "));
 }
 
 namespace {

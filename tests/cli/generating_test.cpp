@@ -230,6 +230,10 @@ TEST_F(Generating, SettingsOfTheModelThatAreNotUsedAreNamedOnce) {
     EXPECT_EQ(out.find("not used"), out.rfind("not used")) << out;
   }
   EXPECT_THAT(run("chat model --max-new-tokens 2 2>&1", 0, "echo a | "), HasSubstr(said));
+  const std::string remedy = "--repetition-penalty 1.1";
+  EXPECT_THAT(run(call + "2>&1"), HasSubstr(said + "  try: " + remedy + "\n"));
+  EXPECT_THAT(run(call + remedy + " 2>&1"),
+              AllOf(HasSubstr("that are not used: min_new_tokens=4\n"), Not(HasSubstr("try:"))));
 }
 
 TEST_F(Generating, AJsonFileOfPromptsMayBeAnArray) {

@@ -659,6 +659,7 @@ ELSEWHERE = [
     (r"with \{\} GPUs|one process per GPU", "needs a GPU"),
     (r"in every process", "a corpus of a billion samples"),
     (r"^base/hf_cache", "downloads: tests/base/hf_cache_test.cpp"),
+    (r"that are not used: ", "a warning: tests/cli/generating_test.cpp"),
     (r"^cli/chat", "tests/cli/generating_test.cpp"),
     (r"is a DoRA adapter of experts", "peft makes none: tests/trainer/adapter_test.cpp"),
     (r"^cli/files/completion|comes with pentatron was not found", "an incomplete installation: tests/install"),
