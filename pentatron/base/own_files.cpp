@@ -27,6 +27,37 @@ bool is_plain_file(const fs::path& path) {
   return fs::is_regular_file(fs::symlink_status(path, error));
 }
 
+/// Calls `take` for the program's own files, which takes them out of the folder, and removes the
+/// folders that are empty then. Returns the first error.
+std::error_code take_own_files(const fs::path& folder, const IsOwn& is_own,
+                               const std::function<std::error_code(const fs::path&)>& take) {
+  std::error_code first;
+  const auto keep_first = [&](const std::error_code& error) {
+    if (error && !first) first = error;
+  };
+  const std::function<void(const fs::path&)> clear = [&](const fs::path& below) {
+    std::error_code error;
+    const std::vector<fs::path> entries = entries_of(below, error);
+    keep_first(error);
+    bool removed = false;
+    for (const fs::path& entry : entries) {
+      if (is_folder(entry)) {
+        clear(entry);
+        removed = removed || !is_folder(entry);
+      } else if (is_plain_file(entry) && is_own(entry.lexically_relative(folder).string())) {
+        const std::error_code failed = take(entry);
+        keep_first(failed);
+        removed = removed || !failed;
+      }
+    }
+    if (!removed || !fs::is_empty(below, error)) return;
+    fs::remove(below, error);
+    keep_first(error);
+  };
+  clear(folder);
+  return first;
+}
+
 } // namespace
 
 std::vector<std::string> foreign_files(const fs::path& folder, const IsOwn& is_own) {
@@ -50,33 +81,25 @@ std::vector<std::string> foreign_files(const fs::path& folder, const IsOwn& is_o
   return foreign;
 }
 
+std::error_code move_own_files(const fs::path& folder, const fs::path& target,
+                               const IsOwn& is_own) {
+  return take_own_files(folder, is_own, [&](const fs::path& file) {
+    std::error_code error;
+    const fs::path to = target / file.lexically_relative(folder);
+    fs::create_directories(to.parent_path(), error);
+    if (!error) fs::rename(file, to, error);
+    return error;
+  });
+}
+
 std::error_code remove_own_files(const fs::path& folder, const IsOwn& is_own,
                                  const std::function<void()>& progress) {
-  std::error_code first;
-  const auto keep_first = [&](const std::error_code& error) {
-    if (error && !first) first = error;
-  };
-  const std::function<void(const fs::path&)> clear = [&](const fs::path& below) {
+  return take_own_files(folder, is_own, [&](const fs::path& file) {
     std::error_code error;
-    const std::vector<fs::path> entries = entries_of(below, error);
-    keep_first(error);
-    bool removed = false;
-    for (const fs::path& entry : entries) {
-      if (is_folder(entry)) {
-        clear(entry);
-        removed = removed || !is_folder(entry);
-      } else if (is_plain_file(entry) && is_own(entry.lexically_relative(folder).string())) {
-        removed = fs::remove(entry, error) || removed;
-        keep_first(error);
-        if (progress) progress();
-      }
-    }
-    if (!removed || !fs::is_empty(below, error)) return;
-    fs::remove(below, error);
-    keep_first(error);
-  };
-  clear(folder);
-  return first;
+    fs::remove(file, error);
+    if (progress) progress();
+    return error;
+  });
 }
 
 } // namespace pentatron

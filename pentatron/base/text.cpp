@@ -87,12 +87,17 @@ std::string xml_escaped(std::string_view text) {
 namespace {
 
 constexpr std::string_view kTry = "try: ";
+/// How commands begin that are told to a user.
+constexpr std::string_view kCommands[] = {"pentatron ", "pip ",     "hf ",      "ulimit ",
+                                          "chmod ",     "apt-get ", "torchrun "};
 
 /// What a user may copy, also behind "try: ".
 bool is_command(std::string_view line) {
   line = trim(line);
-  if (line.starts_with(kTry)) line.remove_prefix(kTry.size());
-  return line.starts_with("pentatron ");
+  const bool is_tried = line.starts_with(kTry);
+  if (is_tried) line.remove_prefix(kTry.size());
+  if (!is_tried) return line.starts_with(kCommands[0]); // a sentence may begin with "hf"
+  return std::ranges::any_of(kCommands, [&](auto begin) { return line.starts_with(begin); });
 }
 
 void fold_line(std::string_view line, size_t columns, std::string& out) {

@@ -64,8 +64,9 @@ const std::vector<std::pair<const char*, Json>>& unused_settings() {
 std::vector<std::string> unused_in(const Json& json) {
   std::vector<std::string> unused;
   for (const auto& [name, neutral] : unused_settings())
-    if (const auto found = json.find(name);
-        found != json.end() && !found->is_null() && *found != neutral)
+    if (const auto found = json.find(name); found != json.end() && *found != neutral &&
+                                            !(found->is_structured() && found->empty()) &&
+                                            !found->is_null())
       unused.push_back(fmt::format("{}={}", name, excerpt(dump_json(*found), 60)));
   return unused;
 }

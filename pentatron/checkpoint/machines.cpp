@@ -78,7 +78,7 @@ std::vector<std::string> candidates(const fs::path& dir, const Machines& machine
                           [](const auto& said) { return said.second["is"] == true; }))
     return {""}; // a checkpoint itself
   Json own{{"latest", latest_name(dir).value_or("")}, {"steps", Json::array()}};
-  for (const CheckpointFolder& f : checkpoints_in(dir))
+  for (const CheckpointFolder& f : saved_in(dir))
     own["steps"].push_back(f.path.filename().string());
   std::set<std::string, std::greater<>> names; // "step_00000100": of one length
   std::string latest;

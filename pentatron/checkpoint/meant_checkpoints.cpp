@@ -43,12 +43,12 @@ fs::path saved_to(const fs::path& folder) {
 std::vector<fs::path> meant(const fs::path& given) {
   const fs::path folder = given.has_filename() ? given : given.parent_path(); // "folder/"
   for (const fs::path& of_run : {folder / "checkpoints", saved_to(folder)})
-    if (!of_run.empty() && !checkpoints_in(of_run).empty()) return {of_run};
+    if (!of_run.empty() && !saved_in(of_run).empty()) return {of_run};
   std::vector<fs::path> beside;
   if (!folder.filename().string().starts_with("step_")) return beside;
   constexpr size_t kMost = 4;
   const fs::path parent = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
-  for (const CheckpointFolder& one : checkpoints_in(parent))
+  for (const CheckpointFolder& one : saved_in(parent))
     if (beside.size() < kMost) beside.push_back(folder.parent_path() / one.path.filename());
   return beside;
 }

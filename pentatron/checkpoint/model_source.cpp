@@ -200,7 +200,7 @@ ModelFormat recognise_model(const fs::path& where) {
     raise<DataError>("{} does not exist\n  try: {}", where.string(), what_is_a_model(where));
   if (is_file(where / kManifestName)) return ModelFormat::kPentatron;
   if (is_file(where / "config.json")) return ModelFormat::kHuggingFace;
-  const std::vector<CheckpointFolder> folders = checkpoints_in(where);
+  const std::vector<CheckpointFolder> folders = saved_in(where);
   for (const CheckpointFolder& folder : folders) // newest first
     if (!is_file(folder.path / kManifestName) && is_file(folder.path / "config.json"))
       raise<DataError>("{} contains exported models, one in each folder\n  try: {}", where.string(),

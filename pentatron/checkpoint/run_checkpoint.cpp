@@ -386,7 +386,8 @@ std::optional<FoundCheckpoint> find_run(const fs::path& dir, const comm::Group& 
     try {
       found = newest_checkpoint(dir, {.scope = VerifyScope::kStructure,
                                       .damaged = damaged,
-                                      .progress = [&] { work.progress(); }});
+                                      .progress = [&] { work.progress(); },
+                                      .key = "checkpoint.load="});
     } catch (const CheckpointError& error) {
       fault = error.what();
     }

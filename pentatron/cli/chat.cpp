@@ -243,7 +243,7 @@ int run_chat(const ChatArguments& arguments) {
                        arguments.ranks.backend);
   const OpenedModel opened = open_generator(with_adapter(arguments.model, arguments.adapter),
                                             arguments.config, ranks.size);
-  tell_unused_settings(opened, ranks);
+  tell_unused_settings(opened, ranks, &arguments.writing);
   const std::shared_ptr<const data::Tokenizer> tokenizer = open_tokenizer_of(opened);
   if (tokenizer == nullptr)
     raise<ConfigError>("{} has no tokenizer\n  try: {}", arguments.model,

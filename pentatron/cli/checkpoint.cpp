@@ -94,9 +94,16 @@ int64_t bytes_to_verify(const fs::path& folder) {
   return static_cast<int64_t>(bytes);
 }
 
+/// Reads the checkpoints beside it if it cannot be repaired.
 void print_remedy(const checkpoint::VerifyReport& report, const fs::path& folder) {
-  if (const std::string remedy = checkpoint::remedy_for(report, folder); !remedy.empty())
-    fmt::print("  try: {}\n", remedy);
+  Progress progress("looking for an intact checkpoint", 0);
+  std::atomic<int64_t> steps{0};
+  const std::string remedy = checkpoint::remedy_for(
+      report, folder, {.scope = checkpoint::VerifyScope::kWhole, .damaged = {}, .progress = [&] {
+                         progress.update(++steps);
+                       }});
+  progress.clear();
+  if (!remedy.empty()) fmt::print("  try: {}\n", remedy);
 }
 
 int verify(const CheckpointArguments& a) {
@@ -183,16 +190,16 @@ fs::path one_checkpoint(const std::string& folder) {
   };
   if (is_one(path)) return path;
   if (const auto name = checkpoint::latest_name(path)) return path / *name;
-  for (const checkpoint::CheckpointFolder& one : checkpoint::checkpoints_in(path))
+  for (const checkpoint::CheckpointFolder& one : checkpoint::saved_in(path))
     if (is_one(one.path) || !fs::exists(one.path / "config.json")) return one.path;
   // hf/step_00000010 or hf beside the checkpoints that were exported
-  const bool all = !checkpoint::checkpoints_in(path).empty();
+  const bool all = !checkpoint::saved_in(path).empty();
   const fs::path run = all ? path.parent_path() : path.parent_path().parent_path();
   if (all || fs::exists(path / "config.json"))
     raise<CheckpointError>(
         "{} is exported for other programs and is not a checkpoint\n  try: {}", folder,
-        checkpoint::checkpoints_in(run).empty() ? "the folder that was given as checkpoint.save"
-                                                : run.string());
+        checkpoint::saved_in(run).empty() ? "the folder that was given as checkpoint.save"
+                                          : run.string());
   refuse_empty(path);
 }
 

@@ -247,7 +247,7 @@ int run_generate(const GenerateArguments& arguments) {
   const Ranks ranks = find_ranks(arguments.ranks);
   const OpenedModel opened = open_generator(with_adapter(arguments.model, arguments.adapter),
                                             arguments.config, ranks.size);
-  tell_unused_settings(opened, ranks);
+  tell_unused_settings(opened, ranks, &arguments.writing);
   check_tokens(arguments.tokens, opened.config.model.vocab_size);
   if (const std::string& path = opened.config.tokenizer.path;
       !arguments.tokens.empty() && !path.empty())

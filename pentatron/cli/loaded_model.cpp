@@ -1,12 +1,16 @@
 #include "pentatron/cli/loaded_model.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
@@ -103,11 +107,44 @@ OpenedModel open_generator(const std::string& where, const std::vector<std::stri
   return opened;
 }
 
-void tell_unused_settings(const OpenedModel& opened, const Ranks& ranks) {
-  const std::vector<std::string>& unused = opened.source->facts().generation.unused;
-  if (!unused.empty() && !ranks.supervised && ranks.launch.rank == 0)
-    log::warning("settings in generation_config.json that are not used: {}",
-                 fmt::join(unused, ", "));
+namespace {
+
+/// Options for stop_strings, which is a string or a list of strings.
+std::string stop_options(std::string_view setting) {
+  std::vector<std::string> options;
+  try {
+    const Json stops = parse_json(setting, "stop_strings");
+    for (const Json& stop : stops.is_array() ? stops : Json::array({stops}))
+      options.push_back("--stop " + shell_word(stop.get<std::string>()));
+  } catch (const std::exception&) { // shortened, or no text
+    return "--stop STRING";
+  }
+  return fmt::format("{}", fmt::join(options, " "));
+}
+
+} // namespace
+
+void tell_unused_settings(const OpenedModel& opened, const Ranks& ranks,
+                          const WritingOptions* given) {
+  if (ranks.supervised || ranks.launch.rank > 0) return;
+  std::vector<std::string> unused = opened.source->facts().generation.unused, ways;
+  const auto replaces = [&](std::string_view setting, bool is_given, const auto& options) {
+    const auto found = std::ranges::find_if(
+        unused, [&](const std::string& text) { return text.starts_with(setting); });
+    if (found == unused.end()) return;
+    if (is_given)
+      unused.erase(found);
+    else
+      ways.push_back(options(found->substr(setting.size())));
+  };
+  if (given != nullptr) {
+    replaces("repetition_penalty=", given->options.sampling.repetition_penalty != 1,
+             [](const std::string& value) { return "--repetition-penalty " + value; });
+    replaces("stop_strings=", !given->stops.empty(), stop_options);
+  }
+  if (unused.empty()) return;
+  log::warning("settings in generation_config.json that are not used: {}{}{}",
+               fmt::join(unused, ", "), ways.empty() ? "" : "\n  try: ", fmt::join(ways, " "));
 }
 
 namespace {

@@ -9,6 +9,7 @@
 #include "pentatron/checkpoint/adapters/peft_files.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/cli/ranks.h"
+#include "pentatron/cli/writing.h"
 #include "pentatron/data/tokenizer.h"
 #include "pentatron/data/tokenizer/chat_template.h"
 #include "pentatron/parallelize/parallelize.h"
@@ -56,8 +57,10 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
 OpenedModel open_generator(const std::string& where, const std::vector<std::string>& keys,
                            int ranks);
 
-/// Warns, on one of the ranks, of settings in the model's generation_config.json that are not used.
-void tell_unused_settings(const OpenedModel& opened, const Ranks& ranks);
+/// Warns, on one of the ranks, of settings in the model's generation_config.json that are not used,
+/// but for those that `given` options replace.
+void tell_unused_settings(const OpenedModel& opened, const Ranks& ranks,
+                          const WritingOptions* given = nullptr);
 
 /// Loads this rank's part of the model. Collective over the world. `variants`: adapters to load in
 /// addition; each row of a pass can use one of them.

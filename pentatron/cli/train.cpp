@@ -10,6 +10,7 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
@@ -18,6 +19,7 @@
 #include "pentatron/cli/training.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/checkpoint_space.h"
+#include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/offload.h"
@@ -66,6 +68,25 @@ std::string why_stopped(trainer::StopReason reason, const trainer::TrainConfig& 
   return "by a signal";
 }
 
+/// How to make what the run could not save, whose reason may have a remedy of its own.
+std::string remedy_for(const trainer::FailedSave& failed, const trainer::Config& config) {
+  const std::filesystem::path save = config.checkpoint.save,
+                              name = checkpoint::step_name(failed.iteration);
+  std::string remedy;
+  if (failed.what == "checkpoint")
+    remedy = fmt::format("checkpoint.load=auto with the same configuration, once {} can be written",
+                         save.string());
+  else if (config.peft.on())
+    remedy = fmt::format("--adapter {}, which contains the same adapters",
+                         shell_word((save / name).string()));
+  else
+    remedy =
+        fmt::format("pentatron convert {} {} --format hf{}", shell_word((save / name).string()),
+                    shell_word((save / trainer::kExportFolder / name).string()),
+                    config.checkpoint.export_weights == optim::WeightsKind::kEma ? " --ema" : "");
+  return failed.remedy.empty() ? remedy : fmt::format("{}, or {}", remedy, failed.remedy);
+}
+
 using AfterTraining = std::function<void(const trainer::TrainReport&)>;
 
 /// The ranks of the machine of this process.
@@ -98,11 +119,9 @@ void train_rank(const trainer::Config& config, const comm::Group& world,
     log::warning("nothing was trained: all {} iterations of this run were skipped", report.steps);
   if (main_rank) print_report(report);
   if (main_rank && after && report.reason == trainer::StopReason::kFinished) after(report);
-  for (const auto& [what, why] : report.unsaved)
-    raise<CheckpointError>(
-        "the run has ended, but {}\n  try: checkpoint.load=auto with the same configuration, once "
-        "{} can be written",
-        why, config.checkpoint.save);
+  if (report.unsaved)
+    raise<CheckpointError>("the run has ended, but {}\n  try: {}", report.unsaved->text,
+                           remedy_for(*report.unsaved, config));
 }
 
 /// Shows what the run needs, and refuses what this machine does not have. Of several processes one

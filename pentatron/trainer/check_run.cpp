@@ -39,7 +39,10 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
   }
   if (c.node_local) return "";
   const auto found = checkpoint::newest_checkpoint(loads_own(c) ? c.save : c.load,
-                                                   checkpoint::VerifyScope::kStructure);
+                                                   {.scope = checkpoint::VerifyScope::kStructure,
+                                                    .damaged = {},
+                                                    .progress = {},
+                                                    .key = "checkpoint.load="});
   report_found(c, found);
   if (!found) return "";
   const std::string folder = found->folder.string();

@@ -57,7 +57,7 @@ std::string checkpoint_space_warning(const Config& config, const MemoryPlan& pla
   const std::optional<double> free = free_disk(c.save);
   if (!free) return "";
   const double room =
-      *free + static_cast<double>(checkpoint::checkpoints_in(c.save).size()) * plan.checkpoint;
+      *free + static_cast<double>(checkpoint::saved_in(c.save).size()) * plan.checkpoint;
   const double needed = count * plan.checkpoint;
   if (needed <= room) return "";
   const bool fewer_fit = most_at_once(config, 1) * plan.checkpoint <= room;

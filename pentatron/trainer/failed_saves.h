@@ -3,19 +3,30 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "pentatron/trainer/config.h"
 
 namespace pentatron::trainer {
 
+struct FailedSave {
+  std::string what; ///< "checkpoint" or "export"
+  int64_t iteration = 0;
+  std::string text;   ///< "the checkpoint of iteration 3 was not saved: ..."
+  std::string remedy; ///< of the cause; empty: none is known
+};
+
 /// Each failure is told once: in the log while the run goes on, or as the error that it ends with.
 class FailedSaves {
  public:
   /// `tells`: this rank writes the log.
   FailedSaves(OnSaveError on_error, bool tells) : on_error_(on_error), tells_(tells) {}
+  FailedSaves(const FailedSaves&) = delete;
+  FailedSaves& operator=(const FailedSaves&) = delete;
+  /// Logs what has not been told: another error ends the run.
+  ~FailedSaves();
 
   /// The `what` of `iteration` ("checkpoint", "export") was not saved. Throws CheckpointError with
   /// checkpoint.on_error=stop.
@@ -24,15 +35,15 @@ class FailedSaves {
   void forget() { last_.clear(); }
   /// Logs the failures that have not been told.
   void tell();
-  /// At the end of the run: logs the others, and returns the last failure of each kind since the
-  /// last durable checkpoint.
-  std::map<std::string, std::string> finish();
+  /// At the end of the run: returns the failure since the last durable checkpoint that the run ends
+  /// with, the last of a checkpoint rather than of an export, and logs the others.
+  std::optional<FailedSave> finish();
 
  private:
   OnSaveError on_error_;
   bool tells_;
-  std::vector<std::string> untold_;
-  std::map<std::string, std::string> last_; ///< by kind
+  std::vector<FailedSave> untold_;
+  std::map<std::string, FailedSave> last_; ///< by kind
 };
 
 } // namespace pentatron::trainer

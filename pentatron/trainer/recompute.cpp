@@ -132,7 +132,8 @@ RecomputeChoice choose_recomputation(Config& config, int world_size, const Local
   choice.line =
       fmt::format("recompute    {}: {} of {}, without recomputation {}", settings_of(best.train),
                   format_bytes(best.bytes), of, format_bytes(choices.front().bytes));
-  if (!any) choice.warning = too_little_memory(config, world_size, here, free_bytes, best.bytes);
+  if (!any && (limit > 0 || best.bytes > static_cast<double>(*free_bytes)))
+    choice.warning = too_little_memory(config, world_size, here, free_bytes, best.bytes);
   return choice;
 }
 

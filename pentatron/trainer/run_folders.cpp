@@ -202,6 +202,12 @@ std::string resume_keys(const Config& config, const fs::path& run) {
 /// Throws: the checkpoints of a run that this one does not go on with lie in `folder`.
 [[noreturn]] void refuse_checkpoints(const Config& config, const char* key,
                                      const fs::path& folder) {
+  const auto named = checkpoint::checkpoints_in(folder);
+  if (checkpoint::saved_in(folder).empty() && !named.empty()) // files of the user are left of it
+    raise<ConfigError>("{}={} contains {}, which has the name of a checkpoint and contains other "
+                       "files\n  try: {} for a new run, or move {}",
+                       key, folder.string(), named[0].path.filename().string(), new_folders(config),
+                       named[0].path.string());
   bool resumes = true;
   try {
     const auto latest = checkpoint::latest_name(folder);

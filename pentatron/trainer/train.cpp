@@ -27,7 +27,6 @@
 #include "pentatron/trainer/delayed_scales.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
-#include "pentatron/trainer/failed_saves.h"
 #include "pentatron/trainer/families.h"
 #include "pentatron/trainer/input_log.h"
 #include "pentatron/trainer/kernel_choice.h"

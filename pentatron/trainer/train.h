@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +12,7 @@
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/evaluation.h"
+#include "pentatron/trainer/failed_saves.h"
 #include "pentatron/trainer/metrics/scores.h"
 #include "pentatron/trainer/run_folders.h"
 
@@ -30,9 +30,8 @@ struct TrainReport {
   std::optional<Evaluation> validation;  ///< the last one; none: without targets too
   std::optional<double> unigram_entropy; ///< of the training text, in nats a token
   std::filesystem::path metrics, plot, checkpoint; ///< empty: not written
-  /// Of the last save, with checkpoint.on_error=continue: what failed ("checkpoint"; on rank 0
-  /// "export") and why. Empty if it did not.
-  std::map<std::string, std::string> unsaved;
+  /// Of the last save, with checkpoint.on_error=continue: what failed (an export only on rank 0).
+  std::optional<FailedSave> unsaved;
 };
 
 struct RunOptions {

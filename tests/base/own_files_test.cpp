@@ -32,6 +32,18 @@ TEST(OwnFiles, GoAndOthersStay) {
               ElementsAre("b", "below/b", "empty", "link"));
 }
 
+TEST(OwnFiles, AreMovedAsTheyLie) {
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path() / "folder", aside = temporary.path() / "aside";
+  fs::create_directories(folder / "below");
+  for (const char* name : {"a", "b", "below/a"}) std::ofstream(folder / name) << name;
+  EXPECT_FALSE(move_own_files(folder, aside, is_own));
+  EXPECT_THAT(foreign_files(folder, [](const std::string&) { return false; }), ElementsAre("b"));
+  EXPECT_FALSE(fs::exists(folder / "below"));
+  EXPECT_THAT(foreign_files(aside, [](const std::string&) { return false; }),
+              ElementsAre("a", "below/a"));
+}
+
 TEST(OwnFiles, TakeTheirFoldersWithThem) {
   const TemporaryFolder temporary;
   const fs::path folder = temporary.path() / "folder";

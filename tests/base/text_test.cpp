@@ -107,6 +107,9 @@ TEST(Text, FoldsBelowTheSecondColumn) {
   EXPECT_EQ(fold_lines("error: one two\n  try: three four", 14),
             "error: one two\n  try: three\n       four");
   EXPECT_EQ(fold_lines("  try: pentatron train a b c", 10), "  try: pentatron train a b c");
+  EXPECT_EQ(fold_lines("  try: pip install a b c", 10), "  try: pip install a b c");
+  EXPECT_EQ(fold_lines("  try: ulimit -n 65536", 10), "  try: ulimit -n 65536");
+  EXPECT_EQ(fold_lines("pip needs more", 10), "pip needs\nmore") << "a sentence";
   EXPECT_EQ(fold_lines("aaaaaaaaaaaa bb", 5), "aaaaaaaaaaaa\nbb");
   EXPECT_EQ(fold_lines("  aaaaaaaaaaaa", 5), "  aaaaaaaaaaaa");
   EXPECT_EQ(fold_lines("", 5), "");

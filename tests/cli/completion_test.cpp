@@ -31,6 +31,7 @@ class Completion : public test::ProgramFolder {
 COMP_WORDBREAKS=$' \t\n"\'><=;|&(:'
 COMP_WORDS=(pentatron "$@") COMP_CWORD=$#
 COMP_LINE="pentatron $*" COMP_POINT=${#COMP_LINE}
+compopt() { echo "$2" > asked_for; } # of bash itself only while it completes
 _pentatron
 ((${#COMPREPLY[@]})) && printf '%s\n' "${COMPREPLY[@]}"
 true
@@ -82,6 +83,14 @@ TEST_F(Completion, CompletesTheLastItemOfAList) {
   EXPECT_THAT(offered("train eval.tasks = hel"), ElementsAre("[hellaswag"));
   EXPECT_THAT(offered("train train.recompute_modules = '[mlp_act,lay'"),
               ElementsAre("[mlp_act,layernorm"));
+  for (const char* words : {"evaluate m --tasks hel", "train eval.tasks = hel"}) {
+    fs::remove(folder / "asked_for");
+    offered(words);
+    EXPECT_EQ(content_of(folder / "asked_for"), "nospace\n") << "the list goes on: " << words;
+  }
+  fs::remove(folder / "asked_for");
+  offered("train dtype = fp");
+  EXPECT_FALSE(fs::exists(folder / "asked_for"));
 }
 
 TEST_F(Completion, OffersKeysAndTheirValues) {

@@ -220,9 +220,11 @@ TEST_F(Generating, SettingsOfTheModelThatAreNotUsedAreNamedOnce) {
   const std::string call = "generate model --prompt ab --max-new-tokens 2 ";
   EXPECT_THAT(run(call + "2>&1"), Not(HasSubstr("not used")));
   std::ofstream(folder / "model/generation_config.json")
-      << R"({"repetition_penalty": 1.1, "min_new_tokens": 4, "num_beams": 1, "top_k": 5})";
+      << R"({"repetition_penalty": 1.1, "min_new_tokens": 4, "num_beams": 1, "top_k": 5,
+             "stop_strings": ["a b", "c"]})";
   const std::string said = "warning: settings in generation_config.json that are not used: "
-                           "repetition_penalty=1.1, min_new_tokens=4\n";
+                           "repetition_penalty=1.1, min_new_tokens=4, "
+                           "stop_strings=[\"a b\",\"c\"]\n";
   for (const std::string& command :
        {call, call + "--ranks 2 --backend sockets parallel.tensor_model_parallel_size=2 "}) {
     const std::string out = run(command + "2>&1");
@@ -230,6 +232,10 @@ TEST_F(Generating, SettingsOfTheModelThatAreNotUsedAreNamedOnce) {
     EXPECT_EQ(out.find("not used"), out.rfind("not used")) << out;
   }
   EXPECT_THAT(run("chat model --max-new-tokens 2 2>&1", 0, "echo a | "), HasSubstr(said));
+  const std::string remedy = "--repetition-penalty 1.1 --stop 'a b' --stop c";
+  EXPECT_THAT(run(call + "2>&1"), HasSubstr(said + "  try: " + remedy + "\n"));
+  EXPECT_THAT(run(call + remedy + " 2>&1"),
+              AllOf(HasSubstr("that are not used: min_new_tokens=4\n"), Not(HasSubstr("try:"))));
 }
 
 TEST_F(Generating, AJsonFileOfPromptsMayBeAnArray) {

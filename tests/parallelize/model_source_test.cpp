@@ -82,7 +82,8 @@ TEST_F(ModelSources, TellWhatTheModelIs) {
   copy("llama");
   write("generation_config.json", R"({"eos_token_id": [3, 5], "bos_token_id": 1, "temperature": 0.5,
             "repetition_penalty": 1.0, "no_repeat_ngram_size": 3, "min_new_tokens": null,
-            "suppress_tokens": [], "num_beams": 1, "bad_words_ids": [[1, 2]]})");
+            "suppress_tokens": [], "num_beams": 1, "bad_words_ids": [[1, 2]],
+            "forced_decoder_ids": [], "sequence_bias": {}})");
   write("tokenizer.json", "{}");
   const auto source = open_model(folder.string());
   EXPECT_EQ(source->format(), ModelFormat::kHuggingFace);

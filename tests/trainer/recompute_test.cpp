@@ -80,6 +80,11 @@ TEST(ChooseRecomputation, OfAllThatDoesNotFitTakesTheLeastMemory) {
   Config small = model_of({"train.recompute=auto"});
   EXPECT_THAT(choose_recomputation(small, 1, {}, 1 << 20).warning,
               HasSubstr("which has 1.0 MiB free"));
+  // A part of the free memory is left to others; what needs it still fits.
+  Config tight = model_of({"train.recompute=auto"});
+  const double least = plan_memory(model_of({"train.recompute=full"}), 1).machine;
+  EXPECT_THAT(choose_recomputation(tight, 1, {}, static_cast<int64_t>(least * 1.05)).warning,
+              IsEmpty());
 }
 
 TEST(ChooseRecomputation, LeavesOtherSettingsAlone) {

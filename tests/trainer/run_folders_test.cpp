@@ -504,6 +504,16 @@ TEST_F(RunFoldersTest, ARunThatOnlyEvaluatesWritesNothing) {
   unchanged({load("a/ck"), "train.train_iters=0"}); // beside the run too
 }
 
+TEST_F(RunFoldersTest, AFolderWithTheNameOfACheckpointIsNoneOfAnotherRun) {
+  const std::string folder = scratch / "b/step_00000001";
+  fs::create_directories(folder);
+  std::ofstream(folder + "/mine.txt") << "mine";
+  const std::string message = refused(config("a", "b"));
+  EXPECT_THAT(message, HasSubstr("contains step_00000001, which has the name of a checkpoint and "
+                                 "contains other files"));
+  EXPECT_THAT(message, HasSubstr("or move " + folder));
+}
+
 TEST_F(RunFoldersTest, AllRanksRefuseTogether) {
   test::run(config("a", "a/ck"));
   const Files before = files();

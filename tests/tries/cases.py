@@ -175,6 +175,8 @@ CASES = [
     ("no checkpoint", MOCK + "checkpoint.load=nothing", {}),
     ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {}),
     ("another run's checkpoints", MOCK.replace("=new", "=saved"), {}),
+    ("a folder with the name of a checkpoint", "mkdir -p new/step_00000001; touch new/step_00000001/mine; " + MOCK, {
+        "move new/step_00000001": "mv new/step_00000001 moved; " + MOCK}),
     ("another run's metrics", MOCK + "logger.dir=log", {}),
     ("checkpoints into another run's metrics", MOCK.replace("=new", "=log"), {}),
     ("metrics into another run's checkpoints", MOCK + "logger.dir=saved", {}),
@@ -657,6 +659,7 @@ ELSEWHERE = [
     (r"with \{\} GPUs|one process per GPU", "needs a GPU"),
     (r"in every process", "a corpus of a billion samples"),
     (r"^base/hf_cache", "downloads: tests/base/hf_cache_test.cpp"),
+    (r"that are not used: ", "a warning: tests/cli/generating_test.cpp"),
     (r"^cli/chat", "tests/cli/generating_test.cpp"),
     (r"is a DoRA adapter of experts", "peft makes none: tests/trainer/adapter_test.cpp"),
     (r"^cli/files/completion|comes with pentatron was not found", "an incomplete installation: tests/install"),

@@ -82,7 +82,7 @@ Adapter adapter_in(CheckpointReader& reader, const SavedAdapterRun& saved) {
 /// One checkpoint of adapters: `where` itself, or the newest of a run.
 std::optional<fs::path> checkpoint_of(const fs::path& where) {
   if (is_file(where / kManifestName)) return where;
-  if (!latest_name(where) && checkpoints_in(where).empty()) return std::nullopt;
+  if (!latest_name(where) && saved_in(where).empty()) return std::nullopt;
   const auto found = newest_checkpoint(where, VerifyScope::kWeightsStructure);
   return found ? std::optional(found->folder) : std::nullopt;
 }
@@ -324,8 +324,10 @@ void carry_over(const fs::path& from, const fs::path& to) {
   };
   for (const std::string& name : foreign_files(from, is_own)) {
     std::error_code error;
-    fs::create_directories((to / name).parent_path(), error);
-    if (!error) fs::copy(from / name, to / name, fs::copy_options::copy_symlinks, error);
+    const bool is_empty_folder = fs::is_directory(fs::symlink_status(from / name, error));
+    fs::create_directories(is_empty_folder ? to / name : (to / name).parent_path(), error);
+    if (!error && !is_empty_folder)
+      fs::copy(from / name, to / name, fs::copy_options::copy_symlinks, error);
     if (error)
       raise<CheckpointError>("cannot copy {}: {}", (from / name).string(), error.message());
   }

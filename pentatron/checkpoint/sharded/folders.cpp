@@ -84,6 +84,14 @@ std::vector<CheckpointFolder> checkpoints_in(const fs::path& dir) {
   return found;
 }
 
+std::vector<CheckpointFolder> saved_in(const fs::path& dir) {
+  std::vector<CheckpointFolder> found = checkpoints_in(dir);
+  std::erase_if(found, [](const CheckpointFolder& f) {
+    return !holds_checkpoint(f.path) && !has_spare_manifest(f.path);
+  });
+  return found;
+}
+
 bool holds_checkpoint(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
@@ -147,36 +155,41 @@ namespace {
 VerifyReport look_at(const fs::path& folder, const SearchOptions& options) {
   const auto known = options.damaged.find(folder);
   if (known == options.damaged.end()) return verify(folder, options.scope, options.progress);
-  VerifyReport report{.faults = {known->second}};
-  try {
-    report.repairable = !read_manifest(folder).parity.empty();
-  } catch (const Error&) { // it has become worse
-  }
+  VerifyReport report = verify(folder, VerifyScope::kWhole, options.progress);
+  report.repairable = report.repairable && !report.ok(); // else a repair changes nothing
+  report.faults = {known->second};
   return report;
 }
 
-std::string repair_hint(const VerifyReport& report, const fs::path& folder) {
-  return report.repairable ? fmt::format("\n  try: pentatron checkpoint repair {}", folder.string())
-                           : "";
+/// Empty if a repair cannot succeed.
+std::string repair_command(const VerifyReport& report, const fs::path& folder) {
+  return report.repairable
+             ? fmt::format("pentatron checkpoint repair {}", shell_word(folder.string()))
+             : "";
 }
 
 } // namespace
 
 std::string remedy_for(const VerifyReport& report, const fs::path& folder,
                        const SearchOptions& options) {
-  if (report.repairable) return fmt::format("pentatron checkpoint repair {}", folder.string());
+  if (report.repairable) return repair_command(report, folder);
   const fs::path place = folder.has_filename() ? folder : folder.parent_path(); // "DIR/"
   const auto own = iteration_of(place.filename().string());
   if (!own) return "";
   std::vector<CheckpointFolder> others =
-      checkpoints_in(place.has_parent_path() ? place.parent_path() : fs::path("."));
-  std::erase_if(others, [&](const CheckpointFolder& f) { return f.iteration == *own; });
+      saved_in(place.has_parent_path() ? place.parent_path() : fs::path("."));
+  std::erase_if(others, [&](const CheckpointFolder& f) {
+    return f.iteration == *own || options.damaged.contains(f.path);
+  });
   std::ranges::stable_sort(others, {}, [&](const CheckpointFolder& f) { // newest first
     return f.iteration < *own ? 0 : f.iteration;
   });
+  const bool weights =
+      options.scope == VerifyScope::kWeights || options.scope == VerifyScope::kWeightsStructure;
   for (const CheckpointFolder& other : others)
-    if (look_at(other.path, options).ok())
-      return fmt::format("{}, which is intact", other.path.string());
+    if (verify(other.path, weights ? VerifyScope::kWeights : VerifyScope::kWhole, options.progress)
+            .ok())
+      return fmt::format("{}{}, which is intact", options.key, other.path.string());
   return "";
 }
 
@@ -197,7 +210,7 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
     }
     return FoundCheckpoint{.folder = dir, .passed_over = {}};
   }
-  std::vector<CheckpointFolder> candidates = checkpoints_in(dir);
+  std::vector<CheckpointFolder> candidates = saved_in(dir);
   if (const auto latest = latest_name(dir)) {
     const int64_t iteration = *iteration_of(*latest);
     std::erase_if(candidates, [&](const CheckpointFolder& f) { return f.iteration >= iteration; });
@@ -210,16 +223,17 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
     const VerifyReport report = look_at(candidate.path, options);
     if (report.ok())
       return FoundCheckpoint{.folder = candidate.path,
-                             .passed_over = fmt::format("{}{}", fmt::join(damaged, "; "), remedy)};
+                             .passed_over = fmt::format("{}{}{}", fmt::join(damaged, "; "),
+                                                        remedy.empty() ? "" : "\n  try: ", remedy)};
     damaged.push_back(fmt::format("{}: {}", candidate.path.filename().string(), report.faults[0]));
-    if (remedy.empty()) remedy = repair_hint(report, candidate.path);
+    if (remedy.empty()) remedy = repair_command(report, candidate.path);
   }
   if (remedy.empty())
     raise<CheckpointError>(
         "{} contains no intact checkpoint: {}\n  try: a copy of one of them in its "
         "place, or another folder with checkpoints",
         dir.string(), fmt::join(damaged, "; "));
-  raise<CheckpointError>("{} contains no intact checkpoint: {}{}", dir.string(),
+  raise<CheckpointError>("{} contains no intact checkpoint: {}\n  try: {}", dir.string(),
                          fmt::join(damaged, "; "), remedy);
 }
 
@@ -285,29 +299,36 @@ std::set<std::string> names_to_keep(std::vector<Candidate> candidates, const Ret
   return keep;
 }
 
-/// Takes the name away first, durably, so that nobody takes half a folder for a checkpoint; or the
-/// manifest, from a folder that stays because of other files in it.
+/// Of a folder that stays because of other files in it: the manifest first, so that nobody takes
+/// the rest for a checkpoint.
+std::error_code move_checkpoint(const Candidate& candidate, const fs::path& aside) {
+  const fs::path& folder = candidate.folder.path;
+  const auto move = [&](const IsOwn& is_own) { return move_own_files(folder, aside, is_own); };
+  std::error_code error = move([](const std::string& path) { return path == kManifestName; });
+  if (!error) {
+    sync_path(folder);
+    error = move([&](const std::string& path) { return candidate.has(path); });
+  }
+  if (!error) sync_path(folder);
+  return error;
+}
+
+/// Takes the name away first, durably, so that nobody takes half a folder for a checkpoint. What a
+/// killed process leaves has a name that remove_abandoned() knows.
 void remove_checkpoint(const Candidate& candidate, bool stays,
                        const std::function<void()>& progress) {
   const fs::path& folder = candidate.folder.path;
-  if (stays) {
-    std::error_code error;
-    fs::remove(folder / kManifestName, error);
-    if (!error) {
-      sync_path(folder);
-      error = remove_own_files(
-          folder, [&](const std::string& path) { return candidate.has(path); }, progress);
-    }
-    if (error) raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
-    return;
-  }
   fs::path aside = folder;
   aside += fmt::format("{}{}-old", kAside, ::getpid());
-  if (::rename(folder.c_str(), aside.c_str()) != 0)
-    raise<CheckpointError>("cannot remove {}: {}", folder.string(), std::strerror(errno));
+  std::error_code error;
+  if (stays)
+    error = move_checkpoint(candidate, aside);
+  else
+    fs::rename(folder, aside, error);
+  if (error) raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
   sync_path(folder.has_parent_path() ? folder.parent_path() : fs::path("."));
-  if (const std::error_code error = remove_tree(aside, progress))
-    raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
+  error = remove_tree(aside, progress);
+  if (error) raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
 }
 
 } // namespace

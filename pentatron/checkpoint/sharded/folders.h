@@ -30,6 +30,8 @@ struct CheckpointFolder {
 };
 /// Every folder in DIR that has a checkpoint's name, newest first.
 std::vector<CheckpointFolder> checkpoints_in(const std::filesystem::path& dir);
+/// Those of them in which a checkpoint is, intact or not: a removed one leaves files of the user.
+std::vector<CheckpointFolder> saved_in(const std::filesystem::path& dir);
 /// Whether a file of a checkpoint, intact or not, is in the folder; or it cannot be read.
 bool holds_checkpoint(const std::filesystem::path& folder);
 /// The folder that `latest` names, there or not; none without a `latest` that names one.
@@ -72,10 +74,11 @@ struct SearchOptions {
   VerifyScope scope = VerifyScope::kWhole; ///< what of a checkpoint is looked at
   KnownDamage damaged = {};                ///< skipped without checking
   std::function<void()> progress = {};     ///< called again and again, by any thread
+  std::string key = {}; ///< stands before a folder to use instead: "checkpoint.load="
 };
 /// What to do about a corrupted checkpoint, for a `try:` line: repair it if that can succeed, else
 /// use the nearest earlier checkpoint beside it that is intact, or the nearest later one. Reads
-/// these as `options` say. Empty: there is none.
+/// all of these, or with a scope of weights all their weights. Empty: there is none.
 std::string remedy_for(const VerifyReport& report, const std::filesystem::path& folder,
                        const SearchOptions& options = {});
 /// The checkpoint to resume from: the folder that `latest` names if every byte of it is as written,

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -27,11 +28,14 @@ constexpr uint64_t kJobBytes = uint64_t{64} << 20;
 constexpr size_t kReadBlock = size_t{1} << 20;
 constexpr size_t kMaxFaults = 1000;
 
-/// Faults in the order of files and chunks, whatever the order in which threads find them.
+/// Faults in the order of files and chunks, whatever the order in which threads find them. Beyond a
+/// limit only the first of each file is kept.
 class Faults {
  public:
   void add(const std::string& file, size_t chunk, std::string text) {
     const std::lock_guard lock(mutex_);
+    const auto [first, is_new] = first_.try_emplace(file, chunk, text);
+    if (!is_new) first->second = std::min(first->second, std::pair(chunk, text));
     if (faults_.size() < kMaxFaults) faults_.emplace(file, chunk, std::move(text));
   }
   std::vector<std::string> list() const {
@@ -41,13 +45,14 @@ class Faults {
   }
   std::map<std::string, std::string> first_by_file() const {
     std::map<std::string, std::string> first;
-    for (const auto& [file, chunk, text] : faults_) first.emplace(file, text);
+    for (const auto& [file, fault] : first_) first.emplace(file, fault.second);
     return first;
   }
 
  private:
   std::mutex mutex_;
   std::set<std::tuple<std::string, size_t, std::string>> faults_;
+  std::map<std::string, std::pair<size_t, std::string>> first_; ///< of each file
 };
 
 void check_chunks(const fs::path& folder, const std::string& name, const FileInfo& info,
@@ -185,19 +190,25 @@ void set_aside(const fs::path& folder, Files& files, std::vector<std::string>& a
   });
 }
 
-/// Whether the files that have faults can be rebuilt from parity files and copies.
+/// Whether the files that have faults can be rebuilt from parity files and copies. Of files that
+/// were not read, the size tells whether they are lost.
 bool can_be_repaired(const fs::path& folder, const Manifest& manifest,
                      const std::map<std::string, std::string>& faults) {
+  const auto is_lost = [&](const std::string& name, const FileInfo& info) {
+    std::error_code error;
+    return faults.contains(name) || fs::file_size(folder / name, error) != info.bytes || error;
+  };
   std::set<std::string> covered;
   std::map<std::vector<std::string>, size_t> intact; // parity files of a group of shards
   for (const auto& [name, parity] : manifest.parity) {
     covered.insert(name);
     covered.insert(parity.shards.begin(), parity.shards.end());
-    intact[parity.shards] += faults.contains(name) ? 0 : 1;
+    intact[parity.shards] += is_lost(name, parity.file) ? 0 : 1;
   }
   for (const auto& [shards, rows] : intact) {
     size_t lost = 0;
-    for (const std::string& name : shards) lost += faults.contains(name) ? 1 : 0;
+    for (const std::string& name : shards)
+      lost += is_lost(name, manifest.files.find(name)->second) ? 1 : 0;
     if (lost > rows) return false;
   }
   return std::ranges::all_of(faults, [&](const auto& fault) {

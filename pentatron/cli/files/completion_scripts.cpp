@@ -27,6 +27,9 @@ _pentatron_offer() {
   *' @list '*) begin=${1##*,} items=${1%"${1##*,}"} ;;
   *' @brackets '*) begin=${1##*[[,]} items=${1%"${1##*[[,]}"} items=${items:-[} ;;
   esac
+  case " $choices " in
+  *' @list '* | *' @brackets '*) compopt -o nospace 2>/dev/null ;; # more items or "]" follow
+  esac
   # Where bash takes "=" for the end of a word, only what follows is replaced.
   [[ $COMP_WORDBREAKS == *=* ]] || before=$2
   before+=$items
@@ -102,7 +105,7 @@ _pentatron_config() { # keys, and values after "=", for the command $1
       _files
     elif [[ $found == *' @brackets' ]]; then
       local -a open
-      compset -P '*[[,]' || open=(-P '[')
+      compset -P '*[[,]' || open=(-P ${${compstate[quote]:+[}:-\\[}) # quoted, if the word is not
       compadd $open -q -S , -- ${=found% @brackets}
     else
       compadd -- ${=found}

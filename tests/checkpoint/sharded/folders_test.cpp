@@ -209,6 +209,32 @@ TEST_F(Folders, FilesOfTheUserStayWhereTheyAre) {
   EXPECT_THAT(again.damaged, IsEmpty()) << "no checkpoint any more";
 }
 
+TEST_F(Folders, WhereOnlyFilesOfTheUserAreLeftIsNoCheckpoint) {
+  for (const int64_t i : {10, 20}) save(i);
+  const fs::path left = dir.path() / "step_00000030";
+  fs::create_directory(left);
+  std::ofstream(left / "mine.txt") << "mine";
+  fs::remove(dir.path() / "latest");
+  EXPECT_EQ(saved_in(dir.path()).front().path.filename(), "step_00000020");
+  EXPECT_THAT(newest_checkpoint(dir.path())->passed_over, IsEmpty());
+  for (const int64_t i : {10, 20}) fs::remove_all(dir.path() / step_name(i));
+  EXPECT_FALSE(newest_checkpoint(dir.path()));
+}
+
+TEST_F(Folders, AnInterruptedRemovalIsFinishedByTheNext) {
+  for (const int64_t i : {10, 20}) save(i);
+  const fs::path folder = dir.path() / "step_00000010";
+  std::ofstream(folder / "mine.txt") << "mine";
+  const auto killed = [] { throw std::runtime_error("killed"); };
+  EXPECT_THROW(prune_checkpoints(dir.path(), {.keep_last = 1}, /*only_report=*/false, killed),
+               std::runtime_error);
+  EXPECT_THAT(names_in(folder), ElementsAre("mine.txt"));
+  prune_checkpoints(dir.path(), {.keep_last = 1});
+  EXPECT_THAT(names_in(dir.path()),
+              UnorderedElementsAre("latest", "lock", "step_00000010", "step_00000020"));
+  EXPECT_THAT(names_in(folder), ElementsAre("mine.txt"));
+}
+
 TEST_F(Folders, DamagedOnesAreNeitherCountedNorRemoved) {
   for (const int64_t i : {10, 20, 30}) save(i);
   fs::remove(dir.path() / "step_00000030" / kManifestName);

@@ -245,6 +245,63 @@ TEST_F(Parity, WhatCannotBeRepairedLeadsToAnIntactCheckpoint) {
   EXPECT_FALSE(verify(later).repairable);
 }
 
+TEST_F(Parity, WhatIsCalledIntactWasRead) {
+  const fs::path folder = save(2, 1), earlier = dir.path() / "step_00000003",
+                 first = dir.path() / "step_00000002";
+  for (const fs::path& other : {earlier, first})
+    fs::copy(folder, other, fs::copy_options::recursive);
+  for (const int rank : {0, 1}) fs::remove(folder / shard_name("model", rank, 2));
+  flip(earlier / shard_name("model", 0, 2), 900);
+  for (const VerifyScope scope : {VerifyScope::kStructure, VerifyScope::kWeightsStructure})
+    EXPECT_THAT(
+        message_of([&] { newest_checkpoint(folder, {.scope = scope, .key = "checkpoint.load="}); }),
+        HasSubstr("\n  try: checkpoint.load=" + first.string() + ", which is intact"));
+}
+
+TEST_F(Parity, ARepairIsOnlySuggestedIfItCanSucceed) {
+  const fs::path folder = save(2, 1), earlier = dir.path() / "step_00000003";
+  fs::copy(folder, earlier, fs::copy_options::recursive);
+  flip(folder / shard_name("model", 0, 2), 900);
+  const auto told = [&] {
+    return newest_checkpoint(dir.path(), {.scope = VerifyScope::kStructure,
+                                          .damaged = {{folder, "a rank found it"}}})
+        ->passed_over;
+  };
+  EXPECT_THAT(told(), HasSubstr("a rank found it\n  try: pentatron checkpoint repair"));
+  flip(folder / shard_name("model", 1, 2), 900);
+  EXPECT_THAT(told(), Not(HasSubstr("try:")));
+  // What a scope leaves out may be lost, too.
+  for (const VerifyScope scope : {VerifyScope::kWeights, VerifyScope::kWeightsStructure}) {
+    fs::resize_file(earlier / shard_name("model", 0, 2), 900);
+    EXPECT_TRUE(verify(earlier, scope).repairable);
+    const std::string optimizer = shard_name("optimizer", 0, 2);
+    fs::rename(earlier / optimizer, dir.path() / "away");
+    EXPECT_FALSE(verify(earlier, scope).repairable);
+    fs::rename(dir.path() / "away", earlier / optimizer);
+    fs::rename(earlier / "parity_00000_000.parity", dir.path() / "away");
+    EXPECT_FALSE(verify(earlier, scope).repairable);
+    fs::rename(dir.path() / "away", earlier / "parity_00000_000.parity");
+  }
+}
+
+TEST_F(Parity, ManyFaultsOfOneFileDoNotHideThoseOfOthers) {
+  const fs::path folder =
+      test::write_example(dir.path(), 4, 1, test::example_tensors(/*scale=*/2500));
+  const std::string a = shard_name("model", 0, 1), b = shard_name("optimizer", 0, 1);
+  const size_t header = 4096, size = fs::file_size(folder / a);
+  {
+    std::fstream out(folder / a, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(static_cast<std::streamoff>(header));
+    out << std::string(size - header, 'x');
+  }
+  flip(folder / b, fs::file_size(folder / b) - 1);
+  const VerifyReport report = verify(folder);
+  EXPECT_EQ(report.faults.size(), 1000u);
+  EXPECT_TRUE(report.first_faults.contains(a));
+  EXPECT_TRUE(report.first_faults.contains(b));
+  EXPECT_FALSE(report.repairable) << "two shards, one parity file";
+}
+
 TEST_F(Parity, EveryLieOfTheManifestIsRefused) {
   const fs::path folder = save(2, 2);
   const auto error = [&](const std::function<void(ParityFile&)>& change) {
