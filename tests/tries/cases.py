@@ -504,6 +504,7 @@ CASES = [
         "--batches FILE": "pentatron evaluate --hf $DATA/hf_tiny/bert_masked_lm --grads-out g.safetensors --batches $DATA/hf_tiny/bert_masked_lm/expected.safetensors"}),
     ("logits without a head", HIDDEN + "--logits-out l.safetensors", {"--hidden-out": HIDDEN + "--hidden-out l.safetensors"}),
     ("gradients without a loss", HIDDEN + "--grads-out g.safetensors --hidden-out h.safetensors", {}),
+    ("a context longer than the model's", "pentatron generate texts --prompt ab --max-new-tokens 2 train.seq_length=100000", {}),
     ("tuning of nothing", MOCK + "checkpoint.load=nothing checkpoint.finetune=true", {"remove checkpoint.load and checkpoint.finetune": MOCK}),
     ("stride of labels", "pentatron evaluate labels --file labels.jsonl --stride 4", {}),
     ("labels of a text", "pentatron evaluate texts --file texts.jsonl --label-key mood", {}),
