@@ -175,6 +175,14 @@ TEST_F(Evaluating, TakesATokenizerFromElsewhere) {
               HasSubstr("tokenizer.path=model has no effect here"));
 }
 
+TEST_F(Evaluating, WindowsMayBeAsLongAsDynamicPositionsAllow) {
+  const std::string command = "evaluate '" PENTATRON_TEST_DATA
+                              "/hf_tiny/llama_dynamic' tokenizer.path=model --text abab --context ";
+  run(command + "60 2>/dev/null"); // 2.5 times the positions of the model
+  EXPECT_THAT(run(command + "61 2>&1", 2),
+              AllOf(HasSubstr("the model's context of 60 tokens"), HasSubstr("try: --context 60")));
+}
+
 /// An encoder without heads has no loss.
 TEST_F(Evaluating, HiddenStatesOfATextNeedNoHead) {
   fs::copy(fs::path(PENTATRON_TEST_DATA) / "hf_tiny/bert_model", folder / "plain");
