@@ -183,6 +183,22 @@ void write_results(const std::filesystem::path& file, const char* content, bool 
   checkpoint::write_tensors(file, tensors, {{kContent, content}});
 }
 
+/// What rotary scalings take for the longest sequence: as in transformers, what the positions of
+/// the file say, if it has some, whatever the number of tokens. They may lie behind the batch, as
+/// far as the model knows some.
+int64_t longest_of(const data::Batch& batch, const models::ModelConfig& config) {
+  const int64_t most =
+      std::max(config.max_position_embeddings, config.longest_sequence().value_or(0));
+  const bool rotates = config.position_embedding_type == models::PositionEmbedding::kRope;
+  int64_t longest = 1;
+  for (const auto& [name, shape] : batch.streams) {
+    if (!rotates || !shape.positions_given) longest = std::max(longest, shape.sequence_length);
+    for (const int64_t position : shape.position_ids)
+      if (position < most) longest = std::max(longest, position + 1);
+  }
+  return longest;
+}
+
 /// Gradients have the names of Hugging Face's tensors.
 std::string family_of(const checkpoint::ModelSource& source) {
   try {
@@ -224,13 +240,6 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
         "--grads-out, or --batches FILE with labels",
         options.grads_out.string(), options.batches.string());
   const std::string family = with_grads ? family_of(*source) : "";
-  int64_t longest = 0;
-  for (const auto& [name, shape] : read.streams) {
-    longest = std::max(longest, shape.sequence_length);
-    // Positions of the file may lie behind, as far as the model knows some.
-    for (const int64_t position : shape.position_ids)
-      if (position < config.max_position_embeddings) longest = std::max(longest, position + 1);
-  }
   std::optional<parallelize::RankModel> loaded;
   checkpoint::read_model(
       options.model, source->facts().path, {},
@@ -239,7 +248,7 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
             parallelize::load_model(files, {.config = config,
                                             .build = {.dtype = scalar_type(options.dtype)},
                                             .device = device,
-                                            .max_sequence = longest,
+                                            .max_sequence = longest_of(read, config),
                                             .gradients = with_grads}));
       },
       options.purpose());

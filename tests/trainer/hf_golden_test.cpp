@@ -217,6 +217,33 @@ TEST(HfEvaluation, RotaryPositionsMayLieBehindTheBatch) {
   fs::remove_all(out);
 }
 
+/// The losses are those of transformers 5.23 in fp64 (use_cache=True, so that all tokens before are
+/// in view) of a row of 40 tokens.
+TEST(HfEvaluation, RotaryScalingFollowsThePositionsNotTheNumberOfTokens) {
+  const fs::path out = scratch("hf_scaled_positions");
+  const auto loss_of = [&](const char* model, const at::Tensor& positions) {
+    const fs::path folder = kData / "hf_tiny" / model;
+    const SafetensorsFile expected(folder / "expected.safetensors");
+    const at::Tensor ids =
+        checkpoint::to_tensor(expected.at("input_ids")).narrow(0, 0, 1).narrow(1, 0, 40);
+    checkpoint::write_tensors(out / "batch.safetensors", {{"input_ids", ids.contiguous()},
+                                                          {"labels", ids.contiguous()},
+                                                          {"position_ids", positions}});
+    return evaluate_hf({.model = folder,
+                        .batches = out / "batch.safetensors",
+                        .dtype = Precision::kFp64,
+                        .num_threads = 1})
+        ->loss;
+  };
+  const at::Tensor twice = at::arange(20, at::kLong).repeat({1, 2});
+  EXPECT_NEAR(loss_of("phi3_longrope", twice), 4.604535937737, 1e-9);
+  EXPECT_NEAR(loss_of("llama_dynamic", twice), 4.894703294880, 1e-9);
+  // Behind max_position_embeddings = 24, as far as the factor allows.
+  const at::Tensor behind = at::arange(20, 60, at::kLong).unsqueeze(0);
+  EXPECT_NEAR(loss_of("llama_dynamic", behind), 4.853230871407, 1e-9);
+  fs::remove_all(out);
+}
+
 class HfGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(HfGolden, Fp64LossLogitsAndGradientsAreThoseOfTransformers) {
