@@ -417,6 +417,10 @@ TEST(GgufExport, RefusesWhatOneArchitectureHasNoPlaceFor) {
                    {{"full_attention", {{"rope_type", "default"}}},
                     {"sliding_attention", {{"rope_type", "linear"}, {"factor", 2}}}}),
               HasSubstr("rope_type=linear in layers with a sliding window cannot be stored"));
+  EXPECT_THAT(with("gemma3_text", "rope_parameters",
+                   {{"full_attention", {{"rope_type", "default"}}},
+                    {"sliding_attention", {{"type", "linear"}, {"factor", 2}}}}),
+              HasSubstr("rope_type=linear in layers with a sliding window cannot be stored"));
   EXPECT_THAT(with("gemma2", "tie_word_embeddings", false), HasSubstr("tie_word_embeddings=false"));
   EXPECT_THAT(with("gemma2", "hidden_activation", "silu"), HasSubstr("hidden_activation=silu"));
   EXPECT_THAT(with("gemma2", "attention_bias", true), HasSubstr("attention_bias=true"));
