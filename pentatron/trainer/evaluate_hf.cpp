@@ -7,6 +7,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/paths.h"
@@ -133,18 +134,39 @@ bool is_logits(const models::ResultSpec& result) {
 }
 
 /// Refuses outputs that no batch gives.
-void require_outputs(const HfEvaluation& options, const models::ModelSpec& spec) {
+void require_outputs(const HfEvaluation& options, const models::ModelSpec& spec, bool has_loss) {
   const auto require = [&](bool given, const char* what, const char* option,
                            const std::filesystem::path& file) {
     if (given || file.empty()) return;
     raise<ConfigError>("{} {} needs {}, which {} does not give ({})\n  try: {}", option,
-                       file.string(), what, options.model, spec.chosen_by,
+                       file.string(), what, options.model,
+                       spec.losses.empty() ? spec.chosen_by : "no output layer",
                        options.hidden_out.empty() ? "--hidden-out " + file.string()
                                                   : fmt::format("remove {}", option));
   };
   require(std::ranges::any_of(spec.results, is_logits), "logits", "--logits-out",
           options.logits_out);
-  require(!spec.losses.empty(), "a loss", "--grads-out", options.grads_out);
+  require(has_loss, "a loss", "--grads-out", options.grads_out);
+}
+
+/// transformers' models give no loss if the labels of one of its terms are missing.
+std::vector<std::string> missing_labels(const models::ModelSpec& spec, const data::Batch& batch) {
+  std::vector<std::string> missing;
+  for (const models::LossTerm& term : spec.losses)
+    if (!batch.num_targets.contains(term.labels)) missing.push_back(term.labels);
+  return missing;
+}
+
+[[noreturn]] void refuse_gradients(const HfEvaluation& options,
+                                   const std::vector<std::string>& missing) {
+  const std::string labels = fmt::format("{}", fmt::join(missing, " and "));
+  if (missing.empty())
+    raise<ConfigError>("--grads-out {} needs a loss, but all labels of {} are ignored\n  try: "
+                       "remove --grads-out, or --batches FILE with labels",
+                       options.grads_out.string(), options.batches.string());
+  raise<ConfigError>("--grads-out {} needs {} too, which {} does not have\n  try: remove "
+                     "--grads-out, or --batches FILE with {}",
+                     options.grads_out.string(), labels, options.batches.string(), labels);
 }
 
 data::Batch batch_of(const HfEvaluation& options, const models::ModelSpec& spec,
@@ -218,6 +240,10 @@ checkpoint::ModelPurpose HfEvaluation::purpose() const {
              : checkpoint::ModelPurpose::kAll;
 }
 
+bool gives_loss(const checkpoint::ModelSource& source) {
+  return !source.facts().without_head && !models::model_spec(source.config()).losses.empty();
+}
+
 std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   set_compute_threads(options.num_threads);
   const at::Device device = choose_device(options.device);
@@ -225,20 +251,14 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   const auto source = checkpoint::open_model(options.model, options.purpose());
   const models::ModelConfig config = source->config().without_mtp();
   const models::ModelSpec spec = models::model_spec(config);
-  require_outputs(options, spec);
+  require_outputs(options, spec, gives_loss(*source));
   const data::Batch read = batch_of(options, spec, config.vocab_size);
   const bool with_grads = !options.grads_out.empty();
-  // transformers' models give no loss if the labels of one of its terms are missing.
-  const bool labelled = std::ranges::all_of(
-      spec.losses, [&](const auto& term) { return read.num_targets.contains(term.labels); });
+  const std::vector<std::string> missing = missing_labels(spec, read);
   const bool any_targets =
-      labelled && !source->facts().without_head &&
+      missing.empty() && gives_loss(*source) &&
       std::ranges::any_of(read.num_targets, [](const auto& field) { return field.second > 0; });
-  if (with_grads && !any_targets)
-    raise<ConfigError>(
-        "--grads-out {} needs all labels of the model, which {} does not have\n  try: remove "
-        "--grads-out, or --batches FILE with labels",
-        options.grads_out.string(), options.batches.string());
+  if (with_grads && !any_targets) refuse_gradients(options, missing);
   const std::string family = with_grads ? family_of(*source) : "";
   std::optional<parallelize::RankModel> loaded;
   checkpoint::read_model(
