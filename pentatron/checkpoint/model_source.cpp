@@ -221,7 +221,7 @@ std::optional<std::string> after_average_prefix(const std::string& where) {
 }
 
 std::unique_ptr<ModelSource> open_model(const std::string& where, ModelPurpose purpose) {
-  if (where.find(kWithAdapter) != std::string::npos) return open_adapted(where);
+  if (where.find(kWithAdapter) != std::string::npos) return open_adapted(where, purpose);
   if (const auto run = after_average_prefix(where)) {
     const fs::path path = resolve_model_path(*run);
     if (recognise_model(path) != ModelFormat::kPentatron)

@@ -60,7 +60,7 @@ struct ModelFacts {
   TokenizerPlace tokenizer;
   GenerationDefaults generation;
   bool trained = false;      ///< by pentatron, since it came from elsewhere
-  bool without_head = false; ///< opened for its hidden states, and the files have no output layer
+  bool without_head = false; ///< LlamaModel: config.json and the files have no output layer
   std::string saved_config;  ///< the run's configuration as YAML; empty: none
   TensorInfos tensors;       ///< by parameter, with the true shape and the type in the files
   /// Small files that belong to the model: config.json, generation_config.json, the tokenizer's.

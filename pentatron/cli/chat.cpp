@@ -265,7 +265,7 @@ void add_chat(CLI::App& program, Action& chosen) {
                    "key=value settings: dtype, device, kernels, train.num_threads, "
                    "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "
                    "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size, "
-                   "tokenizer.path");
+                   "tokenizer.path, train.seq_length (context, in tokens)");
   verb->add_option("--system", arguments->system, "system message: instructions for the model");
   add_writing_options(*verb, arguments->writing);
   add_rank_options(*verb, arguments->ranks);

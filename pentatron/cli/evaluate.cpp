@@ -162,7 +162,7 @@ void evaluate_batch(const EvaluateArguments& a, const trainer::Config& config,
       raise<DataError>("{} gives no loss, because it lacks labels, or the model has no output "
                        "layer\n  try: --hidden-out hidden.safetensors",
                        a.batches);
-    if (!a.batches.empty()) fmt::print("{{\"loss\":null}}\n");
+    if (!a.batches.empty() && trainer::gives_loss(*open_for(a))) fmt::print("{{\"loss\":null}}\n");
     return;
   }
   print_figures(*result);

@@ -305,7 +305,7 @@ void add_generate(CLI::App& program, Action& chosen) {
                    "key=value settings: dtype, device, kernels, train.num_threads, "
                    "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "
                    "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size, "
-                   "tokenizer.path");
+                   "tokenizer.path, train.seq_length (context, in tokens)");
   CLI::Option* prompt = verb->add_option("--prompt", arguments->prompts,
                                          "text to continue; repeat the option for several prompts")
                             ->allow_extra_args(false);

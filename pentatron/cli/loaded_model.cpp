@@ -39,6 +39,16 @@ std::shared_ptr<const data::Tokenizer> make_tokenizer_of(const checkpoint::Model
   return data::make_tokenizer(config);
 }
 
+/// What the user gave as the context is one that the model has.
+void check_context(const OpenedModel& opened) {
+  const int64_t context = opened.source->facts().context, given = opened.config.train.seq_length;
+  const int64_t most = opened.config.model.longest_sequence().value_or(context);
+  if (given != context && given > most)
+    raise<ConfigError>("train.seq_length={} is more than the {} tokens of the longest sequence of "
+                       "{}\n  try: train.seq_length={}",
+                       given, most, opened.where, most);
+}
+
 } // namespace
 
 trainer::Config saved_config(const checkpoint::ModelFacts& facts) {
@@ -76,9 +86,11 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
                                     "parallel.expert_model_parallel_size",
                                     "parallel.expert_tensor_parallel_size",
                                     "dist.",
-                                    "tokenizer.path"};
+                                    "tokenizer.path",
+                                    "train.seq_length"};
   known.insert(known.end(), use.keys.begin(), use.keys.end());
   opened.config = with_runtime_keys(keys, base, known, ranks);
+  check_context(opened);
   const parallelize::ParallelConfig& parallel = opened.config.parallel;
   const int64_t needed =
       parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size;

@@ -47,9 +47,9 @@ struct ModelUse {
       {};              ///< more that may be given (a section by its name and a point)
   bool copies = false; ///< several copies of the model, on data-parallel ranks
 };
-/// Keys of the layout (tensor and pipeline ranks), dist, tokenizer.path, dtype, device and
-/// train.num_threads may be given. Throws ConfigError if the ranks are not those of one model, or
-/// of its copies.
+/// Keys of the layout (tensor and pipeline ranks), dist, tokenizer.path, train.seq_length (the
+/// context), dtype, device and train.num_threads may be given. Throws ConfigError if the ranks are
+/// not those of one model, or of its copies, and if no sequence of the model is that long.
 OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,
                                int ranks, const ModelUse& use = {});
 

@@ -272,7 +272,7 @@ void add_serve(CLI::App& program, Action& chosen) {
                    "key=value settings: dtype, device, kernels, train.num_threads, "
                    "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "
                    "parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size, "
-                   "tokenizer.path");
+                   "tokenizer.path, train.seq_length (context, in tokens)");
   verb->add_option("--adapter", arguments->adapters,
                    "NAME=DIR: adapter to serve as an additional model with this name; DIR is a "
                    "Hugging Face PEFT folder, or the checkpoint folder of a run with "

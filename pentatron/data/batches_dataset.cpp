@@ -133,6 +133,11 @@ class BatchesDataset::Reader {
   /// 1 for what counts, as in transformers: what is not zero, of any type.
   std::vector<int64_t> mask_of(std::string_view name, const SafeTensor& tensor) const {
     std::vector<int64_t> mask;
+    if (tensor.dtype == SafeDtype::kBF16 || tensor.dtype == SafeDtype::kF16) {
+      for (const int64_t bits : converted<int64_t, uint16_t>(tensor))
+        mask.push_back((bits & 0x7fff) != 0); // but for the sign
+      return mask;
+    }
     if (tensor.dtype == SafeDtype::kF32 || tensor.dtype == SafeDtype::kF64) {
       for (const double value : floats(name, tensor)) mask.push_back(value != 0);
     } else {

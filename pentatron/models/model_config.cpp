@@ -64,9 +64,11 @@ bool ModelConfig::is_moe_layer(int64_t index) const {
 
 std::optional<int64_t> ModelConfig::longest_sequence() const {
   if (type == ModelType::kT5) return std::nullopt;
-  if (position_embedding_type == PositionEmbedding::kRope &&
-      rope_scaling.type == RopeScalingType::kDynamic)
-    return static_cast<int64_t>(static_cast<double>(max_position_embeddings) * rope_scaling.factor);
+  if (scales_dynamically()) { // within what tables can count
+    constexpr double kMost = 1LL << 40;
+    const double most = static_cast<double>(max_position_embeddings) * rope_scaling.factor;
+    return std::max(max_position_embeddings, static_cast<int64_t>(std::min(most, kMost)));
+  }
   return max_position_embeddings - position_offset;
 }
 
@@ -143,6 +145,9 @@ namespace {
 /// Bytes of all of them and of their optimizer can be counted in 64 bits.
 constexpr double kMaxParameters = 1e15;
 
+/// Enough for any head; sizes may be too large for a list.
+constexpr int64_t kMostDivisors = 1 << 12;
+
 /// In fp64, where int64_t would overflow: from models of one and of two layers, because all layers
 /// have the same parameters and there may be a million of them.
 double approximate_parameters(ModelConfig config) {
@@ -164,17 +169,26 @@ double approximate_parameters(ModelConfig config) {
   return total;
 }
 
-/// LongRoPE has a divisor for each pair of dimensions that rotates.
-void check_divisors(const RopeScalingConfig& scaling, const std::string& path, int64_t rotary_dim,
-                    config::Violations& violations) {
-  if (scaling.type != RopeScalingType::kLongRope) return;
+/// LongRoPE has a divisor for each pair of dimensions that rotates, and dynamic scaling changes the
+/// frequencies of all pairs but the first.
+void check_scaling(const RopeScalingConfig& scaling, const std::string& path, int64_t rotary_dim,
+                   config::Violations& violations) {
   const int64_t pairs = (rotary_dim + 1) / 2;
+  if (scaling.type == RopeScalingType::kDynamic && pairs == 1)
+    violations.add(config::join(path, "type"),
+                   fmt::format("{}=dynamic needs more than one pair of dimensions that rotate",
+                               config::join(path, "type")),
+                   fmt::format("{}=none", config::join(path, "type")));
+  if (scaling.type != RopeScalingType::kLongRope) return;
+  const std::vector<int64_t> ones(static_cast<size_t>(std::clamp<int64_t>(pairs, 0, kMostDivisors)),
+                                  1);
   for (const auto& [name, divisors] :
        {std::pair{"short_factor", &scaling.short_factor}, {"long_factor", &scaling.long_factor}})
     if (std::ssize(*divisors) != pairs)
       violations.add(config::join(path, name),
                      fmt::format("{} has {} numbers, but {} pairs of dimensions rotate",
-                                 config::join(path, name), divisors->size(), pairs));
+                                 config::join(path, name), divisors->size(), pairs),
+                     fmt::format("{}=[{}]", config::join(path, name), fmt::join(ones, ",")));
 }
 
 } // namespace
@@ -298,8 +312,8 @@ void ModelConfig::validate(config::Violations& violations, std::string_view path
         fmt::format("{}={}", key("relative_attention_max_distance"), 4 * one_by_one));
   }
   if (position_embedding_type == PositionEmbedding::kRope) {
-    check_divisors(rope_scaling, key("rope_scaling"), rotary_dim(), violations);
-    check_divisors(rope_local_scaling, key("rope_local_scaling"), rotary_dim(), violations);
+    check_scaling(rope_scaling, key("rope_scaling"), rotary_dim(), violations);
+    check_scaling(rope_local_scaling, key("rope_local_scaling"), rotary_dim(), violations);
   }
   if (rope_local_scaling.type != RopeScalingType::kNone && !rope_local_base_freq) {
     violations.add(key("rope_local_scaling.type"),

@@ -131,6 +131,10 @@ struct ModelConfig {
   bool learns_positions() const {
     return position_embedding_type == PositionEmbedding::kLearnedAbsolute;
   }
+  bool scales_dynamically() const {
+    return position_embedding_type == PositionEmbedding::kRope &&
+           rope_scaling.type == RopeScalingType::kDynamic;
+  }
   /// Default: 4 h, and 8/3 h rounded up to a multiple of 64 for gated activations, so that both
   /// have as many weights.
   int64_t ffn_size() const;

@@ -300,6 +300,12 @@ void Rotary::fill(const ModelConfig& config, int64_t max_sequence, at::ScalarTyp
 void require_positions(const ModelConfig& config, int64_t max_sequence) {
   const int64_t most = config.longest_sequence().value_or(max_sequence);
   if (config.position_embedding_type == PositionEmbedding::kNone || max_sequence <= most) return;
+  if (config.scales_dynamically())
+    raise<ConfigError>("a sequence of {} tokens is longer than the {} that "
+                       "model.max_position_embeddings={} with model.rope_scaling.factor={} "
+                       "allows\n  try: at most {} tokens",
+                       max_sequence, most, config.max_position_embeddings,
+                       config.rope_scaling.factor, most);
   raise<ConfigError>("a sequence of {} tokens is longer than the {} that "
                      "model.max_position_embeddings={} allows\n  try: "
                      "model.max_position_embeddings={}, or at most {} tokens",

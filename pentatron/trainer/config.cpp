@@ -346,18 +346,21 @@ void Config::validate(config::Violations& violations, std::string_view) const {
       model.position_embedding_type != models::PositionEmbedding::kNone &&
       train.seq_length > model.longest_sequence().value_or(train.seq_length)) {
     const int64_t most = *model.longest_sequence();
-    // Learned positions of a model that is loaded are as many as they are.
+    // Learned positions of a model that is loaded are as many as they are, and more of a model
+    // with dynamic scaling would be positions without scaling.
     const bool fixed =
-        model.position_embedding_type == models::PositionEmbedding::kLearnedAbsolute &&
-        !checkpoint.load.empty();
-    violations.add("train.seq_length",
-                   fmt::format("train.seq_length={} is more than the {} tokens that "
-                               "model.max_position_embeddings={} allows",
-                               train.seq_length, most, model.max_position_embeddings),
-                   fixed || !can_be_as_long(*this)
-                       ? fmt::format("train.seq_length={}", most)
-                       : fmt::format("model.max_position_embeddings={}",
-                                     train.seq_length + model.position_offset));
+        (model.learns_positions() && !checkpoint.load.empty()) || model.scales_dynamically();
+    violations.add(
+        "train.seq_length",
+        fmt::format("train.seq_length={} is more than the {} tokens that "
+                    "model.max_position_embeddings={}{} allows",
+                    train.seq_length, most, model.max_position_embeddings,
+                    model.scales_dynamically() ? fmt::format(" with model.rope_scaling.factor={}",
+                                                             model.rope_scaling.factor)
+                                               : ""),
+        fixed || !can_be_as_long(*this) ? fmt::format("train.seq_length={}", most)
+                                        : fmt::format("model.max_position_embeddings={}",
+                                                      train.seq_length + model.position_offset));
   }
   check_data(*this, violations);
   check_pairs(*this, violations);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/paths.h"
@@ -133,18 +134,39 @@ bool is_logits(const models::ResultSpec& result) {
 }
 
 /// Refuses outputs that no batch gives.
-void require_outputs(const HfEvaluation& options, const models::ModelSpec& spec) {
+void require_outputs(const HfEvaluation& options, const models::ModelSpec& spec, bool has_loss) {
   const auto require = [&](bool given, const char* what, const char* option,
                            const std::filesystem::path& file) {
     if (given || file.empty()) return;
     raise<ConfigError>("{} {} needs {}, which {} does not give ({})\n  try: {}", option,
-                       file.string(), what, options.model, spec.chosen_by,
+                       file.string(), what, options.model,
+                       spec.losses.empty() ? spec.chosen_by : "no output layer",
                        options.hidden_out.empty() ? "--hidden-out " + file.string()
                                                   : fmt::format("remove {}", option));
   };
   require(std::ranges::any_of(spec.results, is_logits), "logits", "--logits-out",
           options.logits_out);
-  require(!spec.losses.empty(), "a loss", "--grads-out", options.grads_out);
+  require(has_loss, "a loss", "--grads-out", options.grads_out);
+}
+
+/// transformers' models give no loss if the labels of one of its terms are missing.
+std::vector<std::string> missing_labels(const models::ModelSpec& spec, const data::Batch& batch) {
+  std::vector<std::string> missing;
+  for (const models::LossTerm& term : spec.losses)
+    if (!batch.num_targets.contains(term.labels)) missing.push_back(term.labels);
+  return missing;
+}
+
+[[noreturn]] void refuse_gradients(const HfEvaluation& options,
+                                   const std::vector<std::string>& missing) {
+  const std::string labels = fmt::format("{}", fmt::join(missing, " and "));
+  if (missing.empty())
+    raise<ConfigError>("--grads-out {} needs a loss, but all labels of {} are ignored\n  try: "
+                       "remove --grads-out, or --batches FILE with labels",
+                       options.grads_out.string(), options.batches.string());
+  raise<ConfigError>("--grads-out {} needs {} too, which {} does not have\n  try: remove "
+                     "--grads-out, or --batches FILE with {}",
+                     options.grads_out.string(), labels, options.batches.string(), labels);
 }
 
 data::Batch batch_of(const HfEvaluation& options, const models::ModelSpec& spec,
@@ -183,6 +205,22 @@ void write_results(const std::filesystem::path& file, const char* content, bool 
   checkpoint::write_tensors(file, tensors, {{kContent, content}});
 }
 
+/// What rotary scalings take for the longest sequence: as in transformers, what the positions of
+/// the file say, if it has some, whatever the number of tokens. They may lie behind the batch, as
+/// far as the model knows some.
+int64_t longest_of(const data::Batch& batch, const models::ModelConfig& config) {
+  const int64_t most =
+      std::max(config.max_position_embeddings, config.longest_sequence().value_or(0));
+  const bool rotates = config.position_embedding_type == models::PositionEmbedding::kRope;
+  int64_t longest = 1;
+  for (const auto& [name, shape] : batch.streams) {
+    if (!rotates || !shape.positions_given) longest = std::max(longest, shape.sequence_length);
+    for (const int64_t position : shape.position_ids)
+      if (position < most) longest = std::max(longest, position + 1);
+  }
+  return longest;
+}
+
 /// Gradients have the names of Hugging Face's tensors.
 std::string family_of(const checkpoint::ModelSource& source) {
   try {
@@ -202,6 +240,10 @@ checkpoint::ModelPurpose HfEvaluation::purpose() const {
              : checkpoint::ModelPurpose::kAll;
 }
 
+bool gives_loss(const checkpoint::ModelSource& source) {
+  return !source.facts().without_head && !models::model_spec(source.config()).losses.empty();
+}
+
 std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   set_compute_threads(options.num_threads);
   const at::Device device = choose_device(options.device);
@@ -209,28 +251,15 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   const auto source = checkpoint::open_model(options.model, options.purpose());
   const models::ModelConfig config = source->config().without_mtp();
   const models::ModelSpec spec = models::model_spec(config);
-  require_outputs(options, spec);
+  require_outputs(options, spec, gives_loss(*source));
   const data::Batch read = batch_of(options, spec, config.vocab_size);
   const bool with_grads = !options.grads_out.empty();
-  // transformers' models give no loss if the labels of one of its terms are missing.
-  const bool labelled = std::ranges::all_of(
-      spec.losses, [&](const auto& term) { return read.num_targets.contains(term.labels); });
+  const std::vector<std::string> missing = missing_labels(spec, read);
   const bool any_targets =
-      labelled && !source->facts().without_head &&
+      missing.empty() && gives_loss(*source) &&
       std::ranges::any_of(read.num_targets, [](const auto& field) { return field.second > 0; });
-  if (with_grads && !any_targets)
-    raise<ConfigError>(
-        "--grads-out {} needs all labels of the model, which {} does not have\n  try: remove "
-        "--grads-out, or --batches FILE with labels",
-        options.grads_out.string(), options.batches.string());
+  if (with_grads && !any_targets) refuse_gradients(options, missing);
   const std::string family = with_grads ? family_of(*source) : "";
-  int64_t longest = 0;
-  for (const auto& [name, shape] : read.streams) {
-    longest = std::max(longest, shape.sequence_length);
-    // Positions of the file may lie behind, as far as the model knows some.
-    for (const int64_t position : shape.position_ids)
-      if (position < config.max_position_embeddings) longest = std::max(longest, position + 1);
-  }
   std::optional<parallelize::RankModel> loaded;
   checkpoint::read_model(
       options.model, source->facts().path, {},
@@ -239,7 +268,7 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
             parallelize::load_model(files, {.config = config,
                                             .build = {.dtype = scalar_type(options.dtype)},
                                             .device = device,
-                                            .max_sequence = longest,
+                                            .max_sequence = longest_of(read, config),
                                             .gradients = with_grads}));
       },
       options.purpose());

@@ -20,13 +20,13 @@ namespace {
 constexpr int64_t kBatch = 16;
 
 int64_t length_of(const LabelScoring& options, const checkpoint::ModelFacts& facts) {
-  const int64_t most =
-      std::min(facts.context, facts.config.longest_sequence().value_or(facts.context));
+  // RoBERTa has fewer positions than its context says, and dynamic scaling allows more.
+  const int64_t most = facts.config.longest_sequence().value_or(facts.context);
   if (options.context > most)
     raise<ConfigError>("--context {} is not between 1 and the model's context of {} tokens\n  try: "
                        "--context {}",
                        options.context, most, most);
-  return options.context > 0 ? options.context : most;
+  return options.context > 0 ? options.context : std::min(facts.context, most);
 }
 
 EvaluationSums evaluate(const parallelize::RankModel& model, const data::Batch& read,

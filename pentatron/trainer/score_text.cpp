@@ -21,10 +21,11 @@ namespace {
 constexpr int64_t kIgnored = -100;
 
 TextScoring complete(TextScoring options, const checkpoint::ModelFacts& facts) {
-  if (options.context < 0 || options.context > facts.context)
+  const int64_t most = std::max(facts.context, facts.config.longest_sequence().value_or(0));
+  if (options.context < 0 || options.context > most)
     raise<ConfigError>("--context {} is not between 1 and the model's context of {} tokens\n  try: "
                        "--context {}",
-                       options.context, facts.context, facts.context);
+                       options.context, most, most);
   if (options.context == 0) options.context = facts.context;
   if (options.stride < 0 || options.stride > options.context)
     raise<ConfigError>("--stride {} is not between 1 and the context of {} tokens\n  try: --stride "

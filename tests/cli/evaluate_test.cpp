@@ -175,6 +175,14 @@ TEST_F(Evaluating, TakesATokenizerFromElsewhere) {
               HasSubstr("tokenizer.path=model has no effect here"));
 }
 
+TEST_F(Evaluating, WindowsMayBeAsLongAsDynamicPositionsAllow) {
+  const std::string command = "evaluate '" PENTATRON_TEST_DATA
+                              "/hf_tiny/llama_dynamic' tokenizer.path=model --text abab --context ";
+  run(command + "60 2>/dev/null"); // 2.5 times the positions of the model
+  EXPECT_THAT(run(command + "61 2>&1", 2),
+              AllOf(HasSubstr("the model's context of 60 tokens"), HasSubstr("try: --context 60")));
+}
+
 /// An encoder without heads has no loss.
 TEST_F(Evaluating, HiddenStatesOfATextNeedNoHead) {
   fs::copy(fs::path(PENTATRON_TEST_DATA) / "hf_tiny/bert_model", folder / "plain");
@@ -206,7 +214,34 @@ TEST_F(Evaluating, HiddenStatesOfADecoderNeedNoOutputLayer) {
             "");
   const SafetensorsFile hidden(folder / "hidden.safetensors");
   EXPECT_THAT(hidden.at("last_hidden_state").shape, testing::ElementsAre(2, 40, 48));
-  EXPECT_THAT(error_of("--hf body" + batches, 1), HasSubstr("lm_head.weight is missing"));
+  EXPECT_THAT(error_of("--hf body" + batches, 1),
+              AllOf(HasSubstr("lm_head.weight is missing"), HasSubstr("--hidden-out hidden")));
+  // That of the class alone is not enough.
+  fs::copy_file(whole / "model.safetensors", folder / "body/model.safetensors",
+                fs::copy_options::overwrite_existing);
+  for (const char* more : {"", " --overwrite --hidden-out hidden.safetensors"})
+    EXPECT_THAT(run("evaluate --hf body" + batches + more + " 2>/dev/null"),
+                HasSubstr("{\"loss\":"));
+}
+
+/// With and without its hidden states, also where the embedding could be the output layer.
+TEST_F(Evaluating, AModelNamedWithoutAHeadHasNoLoss) {
+  const fs::path whole = fs::path(PENTATRON_TEST_DATA) / "hf_tiny/gpt2";
+  const std::string batches = " --batches '" + (whole / "expected.safetensors").string() + "'";
+  fs::copy(whole, folder / "body");
+  Json config = read_json(whole / "config.json");
+  for (const auto& [name, loss] : {std::pair{"GPT2Model", false}, {"GPT2DoubleHeadsModel", true}}) {
+    config["architectures"] = {name};
+    fs::remove(folder / "body/config.json");
+    std::ofstream(folder / "body/config.json") << config;
+    for (const char* out : {"--logits-out", "--hidden-out"}) {
+      fs::remove(folder / "out.safetensors");
+      const std::string printed =
+          run("evaluate --hf body" + batches + " " + out + " out.safetensors 2>/dev/null");
+      EXPECT_EQ(printed.starts_with("{\"loss\":"), loss) << name << out << printed;
+      EXPECT_EQ(printed.empty(), !loss) << name << out << printed;
+    }
+  }
 }
 
 TEST_F(Evaluating, TellsFilesThatCountTwiceAndThoseLeftOut) {

@@ -319,7 +319,7 @@ TEST_F(ExitStatus, IsTheSameForTheSameMistake) {
   // A key that the model determines, also if its value is the default.
   for (const char* command :
        {"evaluate model --text ab ", "generate model --prompt ab ", "chat model "})
-    for (const char* key : {"model.num_layers=4", "model.num_layers=5", "train.seq_length=1024",
+    for (const char* key : {"model.num_layers=4", "model.num_layers=5", "train.train_iters=5",
                             "model={num_layers: 5}"})
       EXPECT_THAT(call(std::string(command) + "'" + key + "'", 2), HasSubstr("has no effect here"))
           << command << key;

@@ -172,6 +172,23 @@ TEST_F(Generating, ATextThatOutgrowsTheContextIsToldOnce) {
   EXPECT_THAT(run(command + "--max-new-tokens 255 2>&1"), Not(HasSubstr("context")));
 }
 
+/// Of a model whose positions depend on it; the oracle is transformers 5.23 in fp64.
+TEST_F(Generating, TheContextMayBeShorterThanTheModels) {
+  const std::string command = "generate '" + (kModelData / "hf_tiny/phi3_longrope").string() +
+                              "' --tokens 5,1,2,9 --max-new-tokens 6 --temperature 0 --json "
+                              "--logprobs dtype=fp64 ";
+  const Json text = lines(command + "train.seq_length=32").at(0);
+  EXPECT_EQ(text["ids"], Json({9, 13, 31, 24, 61, 10}));
+  const std::vector<double> expected = {-2.749431, -2.773741, -2.542337,
+                                        -2.467753, -2.292145, -2.330541};
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(text["logprobs"].at(i).get<double>(), expected[i], 1e-6);
+  EXPECT_NE(lines(command).at(0)["logprobs"], text["logprobs"]);
+  EXPECT_THAT(run(command + "train.seq_length=97 2>&1", 2),
+              AllOf(HasSubstr("train.seq_length=97 is more than the 96 tokens"),
+                    HasSubstr("try: train.seq_length=96")));
+}
+
 TEST_F(Generating, AnEmptyPipeIsNoPrompt) {
   test::make_letter_model(folder / "model");
   for (const char* empty : {": | ", "echo | "})

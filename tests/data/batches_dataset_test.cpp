@@ -154,6 +154,12 @@ TEST_F(Batches, MasksMayBeNumbersOfWhichAllButZeroCount) {
   put<float>("attention_mask", {2, 3}, {0, 1, 0.5, 1, 1, 0}, SafeDtype::kF32);
   EXPECT_THAT(batch(bert_fields()).stream("tokens").real,
               ElementsAre(StreamRange{1, 3}, StreamRange{0, 2}));
+  for (const auto& [type, one] : {std::pair{SafeDtype::kBF16, 0x3f80}, {SafeDtype::kF16, 0x3c00}}) {
+    const auto bits = static_cast<uint16_t>(one);
+    put<uint16_t>("attention_mask", {2, 3}, {0x8000, bits, bits, bits, bits, 0}, type); // -0 first
+    EXPECT_THAT(batch(bert_fields()).stream("tokens").real,
+                ElementsAre(StreamRange{1, 3}, StreamRange{0, 2}));
+  }
   ints("attention_mask", {2, 3}, {0, 0, 7, -1, 1, 0});
   EXPECT_THAT(batch(bert_fields()).stream("tokens").real,
               ElementsAre(StreamRange{2, 3}, StreamRange{0, 2}));

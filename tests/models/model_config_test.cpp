@@ -66,6 +66,22 @@ TEST(ModelHeads, KeysWithoutEffectAreNotSaved) {
   EXPECT_EQ(saved.find("binary_head"), std::string::npos);
 }
 
+TEST(RopeScalings, DynamicAllowsFactorTimesThePositions) {
+  ModelConfig config;
+  config.position_embedding_type = PositionEmbedding::kRope;
+  config.max_position_embeddings = 24;
+  config.rope_scaling = {.type = RopeScalingType::kDynamic, .factor = 2.5};
+  EXPECT_EQ(config.longest_sequence(), 60);
+  config.rope_scaling.factor = 1e300;
+  EXPECT_GT(config.longest_sequence(), int64_t{1} << 32);
+  config.kv_channels = 2;
+  config::Violations violations;
+  config::validate(config, violations);
+  EXPECT_THAT(violations.text(),
+              AllOf(HasSubstr("rope_scaling.type=dynamic needs more than one pair of dimensions"),
+                    HasSubstr("try: rope_scaling.type=none")));
+}
+
 TEST(ModelTypes, ASavedT5HasNoRotaryPositions) {
   ModelConfig config = ModelConfig::default_of(ModelType::kT5);
   config.kv_channels = 7; // of which rotary positions would turn 8

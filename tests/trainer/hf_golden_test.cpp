@@ -144,7 +144,7 @@ TEST(HfEvaluation, AModelWithTwoLossesGivesNoneIfTheLabelsOfOneAreMissing) {
               1e-6);
     options.grads_out = out / "grads.safetensors";
     EXPECT_THAT(test::error_of([&] { evaluate_hf(options); }),
-                HasSubstr("needs all labels of the model"));
+                HasSubstr("needs " + missing + " too, which"));
   }
   fs::remove_all(out);
 }
@@ -214,6 +214,52 @@ TEST(HfEvaluation, RotaryPositionsMayLieBehindTheBatch) {
         ->loss;
   };
   EXPECT_NEAR(loss_from(40), loss_from(0), 1e-12);
+  fs::remove_all(out);
+}
+
+/// The losses are those of transformers 5.23 in fp64 (use_cache=True, so that all tokens before are
+/// in view) of a row of 40 tokens.
+TEST(HfEvaluation, RotaryScalingFollowsThePositionsNotTheNumberOfTokens) {
+  const fs::path out = scratch("hf_scaled_positions");
+  const auto loss_of = [&](const char* model, const at::Tensor& positions) {
+    const fs::path folder = kData / "hf_tiny" / model;
+    const SafetensorsFile expected(folder / "expected.safetensors");
+    const at::Tensor ids =
+        checkpoint::to_tensor(expected.at("input_ids")).narrow(0, 0, 1).narrow(1, 0, 40);
+    checkpoint::write_tensors(out / "batch.safetensors", {{"input_ids", ids.contiguous()},
+                                                          {"labels", ids.contiguous()},
+                                                          {"position_ids", positions}});
+    return evaluate_hf({.model = folder,
+                        .batches = out / "batch.safetensors",
+                        .dtype = Precision::kFp64,
+                        .num_threads = 1})
+        ->loss;
+  };
+  const at::Tensor twice = at::arange(20, at::kLong).repeat({1, 2});
+  EXPECT_NEAR(loss_of("phi3_longrope", twice), 4.604535937737, 1e-9);
+  EXPECT_NEAR(loss_of("llama_dynamic", twice), 4.894703294880, 1e-9);
+  // Behind max_position_embeddings = 24, as far as the factor allows.
+  const at::Tensor behind = at::arange(20, 60, at::kLong).unsqueeze(0);
+  EXPECT_NEAR(loss_of("llama_dynamic", behind), 4.853230871407, 1e-9);
+  fs::remove_all(out);
+}
+
+TEST(HfEvaluation, TellsTokensAndLabelsThatGiveNothing) {
+  const fs::path out = scratch("hf_nothing");
+  const auto error = [&](int64_t tokens, int64_t label) {
+    const at::Tensor ids = at::ones({1, tokens}, at::kLong);
+    checkpoint::write_tensors(out / "batch.safetensors",
+                              {{"input_ids", ids}, {"labels", at::full_like(ids, label)}});
+    return test::error_of([&] {
+      evaluate_hf({.model = kData / "hf_tiny/llama_dynamic",
+                   .batches = out / "batch.safetensors",
+                   .grads_out = out / "grads.safetensors",
+                   .num_threads = 1});
+    });
+  };
+  EXPECT_THAT(error(8, -100), AllOf(HasSubstr("all labels of"), HasSubstr("are ignored")));
+  EXPECT_THAT(error(61, 1), AllOf(HasSubstr("a sequence of 61 tokens is longer than the 60"),
+                                  HasSubstr("try: at most 60 tokens")));
   fs::remove_all(out);
 }
 

@@ -284,10 +284,10 @@ void divide_by_row_norms(Adapter& adapter, ModelSource& base) {
   }
 }
 
-std::unique_ptr<ModelSource> open_adapted(const std::string& where) {
+std::unique_ptr<ModelSource> open_adapted(const std::string& where, ModelPurpose purpose) {
   const size_t mark = where.find(kWithAdapter);
   if (mark != std::string::npos) {
-    std::unique_ptr<ModelSource> base = open_model(where.substr(0, mark));
+    std::unique_ptr<ModelSource> base = open_model(where.substr(0, mark), purpose);
     const std::string from = where.substr(mark + kWithAdapter.size());
     Adapter adapter = naming(
         "--adapter ", from, [&] { return read_adapter(from, *base); }, "the folder of an adapter");

@@ -44,7 +44,8 @@ void divide_by_row_norms(Adapter& adapter, ModelSource& base);
 inline constexpr std::string_view kWithAdapter = " with adapter ";
 /// Opens such a model, or a checkpoint that contains only adapters, whose base is the model from
 /// which its run started.
-std::unique_ptr<ModelSource> open_adapted(const std::string& where);
+std::unique_ptr<ModelSource> open_adapted(const std::string& where,
+                                          ModelPurpose purpose = ModelPurpose::kAll);
 /// Whether a checkpoint contains only adapters.
 bool holds_adapters(const std::filesystem::path& checkpoint);
 

@@ -79,7 +79,7 @@ bool names_no_head(const ConfigReader& in) {
       !found->front().is_string())
     return false;
   const auto name = found->front().get<std::string>();
-  return name.ends_with("Model") && !name.ends_with("LMHeadModel");
+  return name.ends_with("Model") && name.find("Head") == std::string::npos; // GPT2LMHeadModel
 }
 
 } // namespace

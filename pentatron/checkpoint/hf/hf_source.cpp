@@ -69,14 +69,17 @@ std::vector<std::string> spellings(const std::string& name) {
   return all;
 }
 
+constexpr const char* kOutputLayer = "lm_head.weight"; ///< of decoders and T5
+
 class HfSource final : public ModelSource {
  public:
   HfSource(const fs::path& folder, HfModel model, ModelPurpose purpose)
       : ModelSource({}), files_(folder) {
     const bool said_tied = !model.config.untie_embeddings_and_output_weights;
-    const bool without_head = model.without_head && purpose == ModelPurpose::kHiddenStates;
+    const bool without_head = model.without_head && files_.find(kOutputLayer) == nullptr;
     const Family* const family = find_family(model.family);
-    if (without_head || (family != nullptr && family->tensors_decide_tying))
+    if ((without_head && purpose == ModelPurpose::kHiddenStates) ||
+        (family != nullptr && family->tensors_decide_tying))
       model.config.untie_embeddings_and_output_weights = false;
     if (family != nullptr && family->fit != nullptr)
       family->fit([&](std::string_view name) { return files_.find(name) != nullptr; },
@@ -176,10 +179,13 @@ class HfSource final : public ModelSource {
   void match(const HfModel& model) {
     TensorProblems problems;
     std::set<std::string> used;
+    bool lacks_more = false; // than an output layer
     for (const WeightMapEntry& entry : weight_map(model)) {
       const SafeTensor* const tensor = find(entry.hf, used);
       if (tensor == nullptr) {
-        if (!match_mxfp4(entry, used, problems)) problems.missing(entry.hf);
+        if (match_mxfp4(entry, used, problems)) continue;
+        problems.missing(entry.hf);
+        lacks_more = lacks_more || entry.hf != kOutputLayer;
         continue;
       }
       if (tensor->shape != entry.hf_shape())
@@ -198,14 +204,17 @@ class HfSource final : public ModelSource {
       if (used.contains(name)) continue;
       if (!is_known_extra(name, model))
         problems.unexpected(name);
-      else if (!is_fixed_table(name) && original_of(name, model).empty() &&
-               name != "lm_head.weight")
+      else if (!is_fixed_table(name) && original_of(name, model).empty() && name != kOutputLayer)
         facts_.unused.push_back(name);
       if (const std::string original = original_of(name, model); differs(tensor, original))
         problems.misfit(
             fmt::format("{} is not equal to {}, although it must be a copy of it in this model",
                         name, original));
     }
+    if (facts_.without_head && !problems.empty() && problems.only_missing() && !lacks_more)
+      raise<CheckpointError>("{} has no output layer: {} is missing\n  try: pentatron evaluate {} "
+                             "--batches FILE --hidden-out hidden.safetensors",
+                             facts_.path.string(), kOutputLayer, facts_.path.string());
     problems.throw_if_any(
         fmt::format("the tensors in {} do not match the {} model in its config.json",
                     facts_.path.string(), model.family));

@@ -71,8 +71,8 @@ void scale_yarn(std::vector<double>& frequencies, const RopeOptions& o) {
 /// The base for the longest sequence: it grows beyond the original context.
 double dynamic_theta(const RopeOptions& o) {
   const double original = static_cast<double>(o.original_max_position),
-               dim = static_cast<double>(o.rotary_dim);
-  const double length = std::max(static_cast<double>(o.sequence), original);
+               dim = static_cast<double>(o.rotary_dim), length = static_cast<double>(o.sequence);
+  if (length <= original) return o.theta;
   return o.theta * std::pow(o.factor * length / original - (o.factor - 1.0), dim / (dim - 2.0));
 }
 

@@ -195,6 +195,7 @@ class Server {
     Client client{.socket = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)};
     Request request;
     if (client.socket < 0 || !receive(client.socket, request)) {
+      for (const int file : request.files) ::close(file);
       ::close(client.socket);
       return;
     }

@@ -125,8 +125,8 @@ void write_gemma3(GgufKeyWriter& w, int64_t) {
   Json sliding = Json::object();
   if (w.has("rope_parameters") && w.json()["rope_parameters"].is_object())
     sliding = w.json()["rope_parameters"].value("sliding_attention", Json::object());
-  if (const auto type =
-          json_get_or<std::string>(sliding, "rope_type", "default", GgufKeyWriter::kWhere);
+  const char* const kind = sliding.contains("rope_type") ? "rope_type" : "type";
+  if (const auto type = json_get_or<std::string>(sliding, kind, "default", GgufKeyWriter::kWhere);
       type != "default")
     w.problem(fmt::format("rope_type={} in layers with a sliding window cannot be stored in a GGUF "
                           "file of gemma3",
