@@ -60,7 +60,6 @@ if(PENTATRON_PCH)
     pentatron_precompiled(pentatron_pch_plain_test ${PROJECT_SOURCE_DIR}/cmake/pch_plain_test.h pentatron_test_options)
     pentatron_precompiled(pentatron_pch_torch_test ${PROJECT_SOURCE_DIR}/cmake/pch_torch_test.h pentatron_test_options
                           LibTorch::cpu)
-    pentatron_precompiled(pentatron_pch_kernels_test ${PROJECT_SOURCE_DIR}/cmake/pch_plain_test.h pentatron_test_options)
     set_target_properties(pentatron_pch_plain_test pentatron_pch_torch_test PROPERTIES PENTATRON_PLAIN_CODE ${PENTATRON_PLAIN_TESTS})
   endif()
 endif()

@@ -3,19 +3,29 @@
 # What a test runs under: waiting threads sleep, because tests share the cores; measured kernels are kept in the build folder.
 set(PENTATRON_TEST_ENVIRONMENT OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=1 XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache)
 
-# What tests compile with: the code under test is optimised, its tests need not be, and g++ takes two thirds of the time. Those of
-# kernels have intrinsics, which need it, and compare with sums in double.
+# What tests compile with: the code under test is optimised, its tests need not be, and g++ takes two thirds of the time. Not so
+# the tests of kernels, which have intrinsics and sums to compare with, and of the trainer: the linker takes functions of headers
+# (of ATen, JSON) from the test, and whole runs took a third longer. These compile as the code under test.
 string(COMPARE EQUAL "${CMAKE_BUILD_TYPE}" Release PENTATRON_PLAIN_TESTS)
 add_library(pentatron_test_options INTERFACE)
 target_link_libraries(pentatron_test_options INTERFACE pentatron_options LibTorch::openmp GTest::gmock)
 # At -O1 g++ 12 takes std::string's copies for overruns (GCC bugs 105329 and 105651).
 target_compile_options(
-  pentatron_test_options
-  INTERFACE $<$<CONFIG:Release>:$<IF:$<BOOL:$<TARGET_PROPERTY:PENTATRON_PLAIN_CODE>>,-O0,-O1>> -Wno-array-bounds -Wno-stringop-overflow
-            -Wno-restrict)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  target_compile_options(pentatron_test_options INTERFACE -fno-tree-pta) # 7 % of the time of g++ -O1
-endif()
+  pentatron_test_options INTERFACE $<$<BOOL:$<TARGET_PROPERTY:PENTATRON_PLAIN_CODE>>:-O0> -Wno-array-bounds -Wno-stringop-overflow
+                                   -Wno-restrict)
+
+# Precompiled headers of a test: plain or torch.
+function(pentatron_test_headers target headers)
+  if(target MATCHES "^(kernels|trainer|trainer_process)_test$")
+    set(precompiled pentatron_pch_${headers})
+  else()
+    set_target_properties(${target} PROPERTIES PENTATRON_PLAIN_CODE ${PENTATRON_PLAIN_TESTS})
+    set(precompiled pentatron_pch_${headers}_test)
+  endif()
+  if(PENTATRON_PCH)
+    target_precompile_headers(${target} REUSE_FROM ${precompiled})
+  endif()
+endfunction()
 
 if(PENTATRON_TESTS)
   add_library(pentatron_test_main STATIC ${PROJECT_SOURCE_DIR}/tests/support/test_main.cpp)
@@ -48,15 +58,7 @@ function(pentatron_test name)
   endif()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE PENTATRON_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
-  set(precompiled ${arg_HEADERS})
-  if(name STREQUAL "kernels_test")
-    set(precompiled kernels)
-  else()
-    set_target_properties(${name} PROPERTIES PENTATRON_PLAIN_CODE ${PENTATRON_PLAIN_TESTS})
-  endif()
-  if(PENTATRON_PCH)
-    target_precompile_headers(${name} REUSE_FROM pentatron_pch_${precompiled}_test)
-  endif()
+  pentatron_test_headers(${name} ${arg_HEADERS})
   # Files of these share names in anonymous namespaces.
   set(alone config_test kernels_test nn_test comm_test comm_process_test layers_test parallel_ddp_test parallel_tensor_test parallel_pipeline_test)
   if(PENTATRON_UNITY AND NOT name IN_LIST alone)

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <atomic>
 
 #include <fmt/format.h>
@@ -193,7 +194,9 @@ fs::path one_checkpoint(const std::string& folder) {
   for (const checkpoint::CheckpointFolder& one : checkpoint::saved_in(path))
     if (is_one(one.path) || !fs::exists(one.path / "config.json")) return one.path;
   // hf/step_00000010 or hf beside the checkpoints that were exported
-  const bool all = !checkpoint::saved_in(path).empty();
+  const bool all = std::ranges::any_of(
+      checkpoint::checkpoints_in(path),
+      [](const checkpoint::CheckpointFolder& one) { return fs::exists(one.path / "config.json"); });
   const fs::path run = all ? path.parent_path() : path.parent_path().parent_path();
   if (all || fs::exists(path / "config.json"))
     raise<CheckpointError>(

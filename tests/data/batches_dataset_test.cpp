@@ -192,8 +192,8 @@ TEST_F(Batches, WhatDoesNotFitIsNamed) {
   std::vector<BatchField> fields = bert_fields();
   fields[0].positions = 8;
   EXPECT_THAT(error(fields), HasSubstr("position_ids[1, 2]=8 is outside 0 to 7"));
-  put<uint16_t>("attention_mask", {2, 3}, {1, 1, 1, 1, 1, 1}, SafeDtype::kBF16);
-  EXPECT_THAT(error(bert_fields()), HasSubstr("attention_mask is BF16, not I64"));
+  put<uint16_t>("attention_mask", {2, 3}, {1, 1, 1, 1, 1, 1}, SafeDtype::kI16);
+  EXPECT_THAT(error(bert_fields()), HasSubstr("attention_mask is I16, not I64"));
 }
 
 } // namespace

@@ -404,8 +404,10 @@ TEST(CheckpointSpace, IsMissedOnASmallDisk) {
   plan.checkpoint = 0.6 * free;
   EXPECT_THAT(checkpoint_space_warning(c, plan), Not(HasSubstr("keep=1")));
   // Those of the run that is resumed are there already.
-  for (const char* step : {"step_00000010", "step_00000020"})
+  for (const char* step : {"step_00000010", "step_00000020"}) {
     std::filesystem::create_directories(scratch.path / "new" / step);
+    std::ofstream(scratch.path / "new" / step / "manifest.json") << "{}";
+  }
   EXPECT_THAT(checkpoint_space_warning(c, plan), IsEmpty());
 }
 

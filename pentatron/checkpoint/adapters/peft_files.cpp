@@ -21,6 +21,7 @@
 #include "pentatron/checkpoint/hf/parts.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/models/word_table.h"
 
 namespace pentatron::checkpoint {
 
@@ -395,7 +396,7 @@ Adapter adapter_parts(const AdapterSettings& settings, const models::ModelConfig
 void check_output_layer(const fs::path& folder, const AdapterSettings& settings,
                         const models::ModelConfig& config) {
   constexpr const char* kOutput = "lm_head";
-  if (config.type != models::ModelType::kBert && !config.untie_embeddings_and_output_weights &&
+  if (models::has_plain_output_layer(config) && !config.untie_embeddings_and_output_weights &&
       std::ranges::find(settings.modules_to_save, kOutput) != settings.modules_to_save.end())
     check_tying(folder, kOutput);
 }

@@ -13,6 +13,7 @@
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/models/model.h"
 #include "pentatron/models/parts.h"
+#include "pentatron/models/word_table.h"
 
 namespace pentatron::checkpoint {
 
@@ -26,12 +27,13 @@ std::map<std::string, WholeParam> all_params(const models::ModelConfig& config,
   for (const nn::Param& param : model->params()) {
     if (param.name().starts_with("mtp.")) continue;
     const bool word_table = param.name() == models::kWordTable && param.units().size() > 1;
-    all.emplace(param.name(),
-                WholeParam{.name = param.name(),
-                           .shape = param.spec().shape,
-                           .tensors = {},
-                           .tied = word_table && !config.untie_embeddings_and_output_weights,
-                           .shared = word_table && config.type == models::ModelType::kT5});
+    all.emplace(
+        param.name(),
+        WholeParam{.name = param.name(),
+                   .shape = param.spec().shape,
+                   .tensors = {},
+                   .tied = word_table && !config.untie_embeddings_and_output_weights,
+                   .shared = word_table && models::encoder_and_decoder_share_words(config)});
   }
   std::optional<std::string> found;
   try {
