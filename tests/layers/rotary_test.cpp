@@ -1,6 +1,7 @@
 // The rotary table and its use on strided heads, against complex numbers and published frequencies.
 #include "pentatron/layers/rotary.h"
 
+#include "tests/kernels/rope_options.h"
 #include "tests/nn/op_fixture.h"
 
 #include <gtest/gtest.h>
@@ -125,30 +126,8 @@ TEST(RotaryTable, HoldsTheAnglesOfHuggingFacesFrequencies) {
   const auto cases = nlohmann::json::parse(in);
   int yarn = 0;
   for (const auto& entry : cases) {
-    const auto& o = entry["options"];
-    const auto number = [&](const char* key, double otherwise) { return o.value(key, otherwise); };
-    RopeOptions options{.rotary_dim = o["rotary_dim"],
-                        .theta = number("theta", 10000),
-                        .factor = number("factor", 1),
-                        .original_max_position = o.value("original_max_position_embeddings", 8192),
-                        .low_freq_factor = number("low_freq_factor", 1),
-                        .high_freq_factor = number("high_freq_factor", 4),
-                        .beta_fast = number("beta_fast", 32),
-                        .beta_slow = number("beta_slow", 1),
-                        .truncate = o.value("truncate", true)};
-    if (o.contains("attention_factor")) options.attention_factor = o["attention_factor"];
-    if (o.contains("mscale")) options.mscale = o["mscale"];
-    if (o.contains("mscale_all_dim")) options.mscale_all_dim = o["mscale_all_dim"];
-    const std::string type = o["type"];
-    options.scaling = type == "linear"     ? RopeScaling::kLinear
-                      : type == "llama3"   ? RopeScaling::kLlama3
-                      : type == "yarn"     ? RopeScaling::kYarn
-                      : type == "dynamic"  ? RopeScaling::kDynamic
-                      : type == "longrope" ? RopeScaling::kLongRope
-                                           : RopeScaling::kNone;
-    options.short_factor = o.value("short_factor", std::vector<double>());
-    options.long_factor = o.value("long_factor", std::vector<double>());
-    yarn += type == "yarn";
+    const RopeOptions options = kernels::rope_options_of(entry["options"]);
+    yarn += options.scaling == RopeScaling::kYarn;
     const RotaryTable table = RotaryTable::make(options, false, 33, at::kDouble, at::kCPU);
     const auto frequencies = entry["inv_freq"].get<std::vector<double>>();
     const double factor = entry["attention_factor"];
