@@ -50,14 +50,10 @@ Json summary_of(const std::string& prefix) {
 }
 
 void check_outputs(const std::vector<std::string>& prefixes, bool overwrite) {
-  namespace fs = std::filesystem;
   for (const std::string& prefix : prefixes) {
     require_output(prefix, "--output");
-    const std::vector<std::filesystem::path> files = data::corpus_files(prefix);
-    if (overwrite)
-      data::require_corpus(prefix);
-    else
-      refuse_existing(files);
+    data::require_corpus(prefix); // what is not one cannot be replaced
+    if (!overwrite) refuse_existing(data::corpus_files(prefix));
   }
 }
 
