@@ -579,6 +579,8 @@ CASES = [
         "objects with messages, conversations, prompt and completion, instruction and output, or text": SFT + "dataset.path=chats.jsonl"}),
     ("samples that are none", f"echo '{{\"a\": 1}}' > odd.jsonl; {CLASSIFIER} dataset.train_data_path=odd.jsonl", {
         "objects like": f"{CLASSIFIER} dataset.train_data_path=labels.jsonl"}),
+    ("the tokenizer of another model", f"pentatron generate {LLAMA} --prompt a tokenizer.path=bytes", {
+        "tokenizer.path=FILE_OR_FOLDER": "pentatron generate texts --prompt a --max-new-tokens 2"}),
     ("stages of too few layers by cost", MOCK + "--ranks 6 parallel.pipeline_model_parallel_size=6 parallel.pipeline_balance=cost", {}),
     ("another corpus", INDEXED.replace("corpus_text_document", "corpus"), {"the prefix corpus_text_document": INDEXED}),
     ("no corpus", INDEXED.replace("dataset.path=corpus_text_document", "dataset.path=[]"), {"dataset.path=PREFIX": INDEXED}),
