@@ -245,7 +245,7 @@ void add_limit_options(CLI::App& verb, ServeArguments& arguments) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   count("--max-choices", options.service.limits.max_choices, 1024,
-        "maximum of n and best_of in a request");
+        "maximum value of n and best_of (number of answers) in a request");
   count("--max-connections", options.http.max_connections, 1 << 16,
         "maximum number of open connections");
   verb.add_option("--max-body", arguments.max_body, "maximum size of the body of a request")

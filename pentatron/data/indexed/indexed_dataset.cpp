@@ -79,11 +79,16 @@ std::string without_ending(std::string prefix) {
   return prefix;
 }
 
-IndexedDataset::IndexedDataset(const std::string& prefix)
+IndexedDataset::IndexedDataset(const std::string& prefix) try
     : prefix_(existing_prefix(prefix)), index_(prefix + ".idx"), data_(prefix + ".bin") {
   read_header();
   check_sequences();
   check_documents();
+} catch (const DataError& error) {
+  if (!parts_of(error.what()).remedy.empty()) throw;
+  raise<DataError>("{}\n  try: an intact copy of {}.bin and {}.idx, or make both again with "
+                   "pentatron preprocess",
+                   error.what(), prefix, prefix);
 }
 
 void IndexedDataset::bad(std::string_view field, const std::string& what) const {
