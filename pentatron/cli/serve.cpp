@@ -174,7 +174,7 @@ NamedAdapters read_adapters(const ServeArguments& arguments, checkpoint::ModelSo
           "all its models\n  try: pentatron convert {} merged --adapter {} --format hf, and serve "
           "merged",
           text, fmt::join(checkpoint::names_of_modules(all.adapters.back().whole), ", "),
-          arguments.model, folder);
+          shell_word(arguments.model), shell_word(folder));
     checkpoint::divide_by_row_norms(all.adapters.back(), base);
   }
   return all;

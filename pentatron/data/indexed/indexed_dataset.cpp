@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/text.h"
 
 namespace pentatron::data {
 
@@ -66,7 +67,7 @@ const std::string& existing_prefix(const std::string& prefix) {
   if (!similar.empty())
     raise<DataError>("{}.idx does not exist, but {}.idx does\n  try: the prefix {}", prefix,
                      (path.parent_path() / similar).string(),
-                     (path.parent_path() / similar).string());
+                     shell_word((path.parent_path() / similar).string()));
   raise<DataError>("{}.idx does not exist\n  try: the prefix of PREFIX.bin and PREFIX.idx, as "
                    "printed by pentatron preprocess",
                    prefix);
