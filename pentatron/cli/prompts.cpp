@@ -1,5 +1,6 @@
 #include "pentatron/cli/prompts.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/data/byte_source.h"
@@ -99,7 +101,10 @@ class PromptLines {
 
   void add(std::string_view line, int64_t number) {
     const size_t begin = line.find_first_not_of(" \t");
-    if (begin == std::string_view::npos) return;
+    if (begin == std::string_view::npos) {
+      empty_.push_back(number);
+      return;
+    }
     std::string text;
     const data::JsonField found = data::extract_string(line, "prompt", text);
     if (prompts_.empty() && line[begin] == '{') {
@@ -116,6 +121,14 @@ class PromptLines {
     if (json_ && found != data::JsonField::kFound) raise_no_prompt_in(file_, number);
     if (malformed_ > 0 && found == data::JsonField::kFound) raise_no_prompt_in(file_, malformed_);
     prompts_.push_back(json_ ? text : std::string(line));
+    last_ = number;
+  }
+  /// Outputs have fewer lines than the file: those behind the last prompt mean nothing.
+  void tell_empty() const {
+    const auto between = std::ranges::count_if(empty_, [&](int64_t n) { return n < last_; });
+    if (between == 0) return;
+    log::warning("{} of {} without a prompt have no output; the first is line {}",
+                 counted(between, "line"), file_, empty_.front());
   }
 
  private:
@@ -129,6 +142,8 @@ class PromptLines {
   std::string file_;
   std::vector<std::string>& prompts_;
   bool json_, named_json_;
+  std::vector<int64_t> empty_;
+  int64_t last_ = 0;      ///< the last line with a prompt
   int64_t malformed_ = 0; ///< the first line, if it only begins like an object
 };
 
@@ -145,6 +160,7 @@ std::vector<std::string> read_prompt_file(const std::string& file) {
       lines.add(record, records.number());
     }
   }
+  lines.tell_empty();
   if (prompts.empty())
     raise<DataError>("{} contains no prompt\n  try: one prompt on each line, or {{\"prompt\": "
                      "\"...\"}}",

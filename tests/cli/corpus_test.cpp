@@ -126,8 +126,14 @@ TEST_F(CorpusVerbs, CorporaAreMergedSplitAndVerified) {
   EXPECT_THAT(run("corpus merge part_0 part_1 --output part_0 --overwrite 2>&1", 2),
               HasSubstr("both an input and the output"));
   EXPECT_THAT(run("corpus merge part_0 part_1 --output '' 2>&1", 2), HasSubstr("is empty"));
-  EXPECT_THAT(run("corpus split both --shares 1,1 --output some/ 2>&1", 2),
-              HasSubstr("does not end in the name of a corpus"));
+  for (const auto& [output, instead] : {std::pair{"some/", "some/corpus"},
+                                        {".", "corpus"},
+                                        {"some/..", "some/corpus"},
+                                        {"' '", "corpus"}})
+    EXPECT_THAT(run(std::string("corpus split both --shares 1,1 --output ") + output + " 2>&1", 2),
+                AllOf(HasSubstr("does not end in the name of a corpus"),
+                      HasSubstr(std::string("try: --output ") + instead + "\n")))
+        << output;
   // All parts or none: the second would replace something else.
   fs::create_directories(folder / "whole_1.bin/mine");
   EXPECT_THAT(run("corpus split both --shares 1,1 --output whole --overwrite 2>&1", 2),

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/base/run_lock.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/indexed/indexed_dataset.h"
 #include "pentatron/data/indexed/indexed_writer.h"
@@ -162,6 +163,26 @@ TEST_F(Preprocess, ReadsFoldersArchivesTextAndSeveralKeys) {
   EXPECT_THAT(documents(at("out_q_document")), ElementsAre("a", "e"));
   EXPECT_THAT(documents(at("out_r_document")), ElementsAre("bc", ""));
   EXPECT_EQ(result.report.skipped(BadInput::kMissingKey), 1);
+}
+
+TEST_F(Preprocess, AKeyWithASlashIsPartOfAFilesName) {
+  PreprocessOptions o = options({folder.write("a.jsonl", "{\"a/b\": \"x\", \"a_b\": \"y\"}\n")});
+  o.json_keys = {"a/b"};
+  EXPECT_EQ(preprocess(o).prefixes, (std::vector<std::string>{at("out_a_b_document")}));
+  o.json_keys = {"a/b", "a_b"};
+  EXPECT_THAT(error_of<ConfigError>([&] { preprocess(o); }),
+              AllOf(HasSubstr("--json-keys a/b,a_b names a corpus twice"),
+                    HasSubstr("try: --json-keys a/b")));
+}
+
+TEST_F(Preprocess, AnOutputInUseNamesWhoHasIt) {
+  std::filesystem::create_directories(at("out.partial"));
+  RunLock other;
+  EXPECT_FALSE(other.take(at("out.partial"), /*create=*/true));
+  const PreprocessOptions o = options({folder.write("a.txt", "text")});
+  EXPECT_THAT(error_of<DataError>([&] { preprocess(o); }),
+              AllOf(HasSubstr(fmt::format("out.partial is in use by process {} on ", ::getpid())),
+                    HasSubstr("try: another --output")));
 }
 
 TEST_F(Preprocess, ListsOfTokenIdsAreDocuments) {

@@ -78,10 +78,10 @@ void put_index_in_place(const std::string& prefix, const fs::path& folder) {
 } // namespace
 
 std::vector<fs::path> corpus_files(const std::string& prefix) {
-  if (prefix.empty() || prefix.ends_with('/'))
-    raise<ConfigError>("--output \"{0}\" does not end in the name of a corpus\n  try: --output "
-                       "{0}corpus",
-                       prefix);
+  const std::string name = fs::path(prefix).filename().string();
+  if (name == "." || name == ".." || trim(name).empty())
+    raise<ConfigError>("--output \"{}\" does not end in the name of a corpus\n  try: --output {}",
+                       prefix, shell_word((fs::path(prefix).parent_path() / "corpus").string()));
   return {prefix + ".bin", prefix + ".idx"};
 }
 

@@ -1,29 +1,24 @@
 #include "pentatron/data/preprocess/preprocess.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
+#include <ranges>
 #include <system_error>
 #include <thread>
 
 #include <fmt/ranges.h>
-
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/paths.h"
+#include "pentatron/base/run_lock.h"
 #include "pentatron/data/indexed/indexed_writer.h"
 #include "pentatron/data/preprocess/block_encoder.h"
 #include "pentatron/data/preprocess/blocks.h"
@@ -153,7 +148,7 @@ class Pipeline {
   std::vector<std::thread> workers_;
 };
 
-/// OUTPUT.partial, held by one process at a time.
+/// OUTPUT.partial, which one process at a time has.
 class PartialFolder {
  public:
   explicit PartialFolder(const std::string& output) : path_(output + ".partial") {
@@ -162,17 +157,14 @@ class PartialFolder {
     if (error)
       raise<DataError>("--output {}: {} cannot be created: {}\n  try: another --output", output,
                        path_.string(), error.message());
-    lock_ = ::open((path_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-      const int reason = errno;
-      if (lock_ >= 0) ::close(lock_);
-      raise<DataError>("{} is in use by another process: {}", path_.string(),
-                       std::strerror(reason));
+    constexpr int kTries = 10; // a killed process keeps it until its memory is given back
+    for (int i = 1; const auto owner = lock_.take(path_, /*create=*/true); ++i) {
+      if (i == kTries)
+        raise<DataError>("{} is in use by {}\n  try: another --output, or wait until it ends",
+                         path_.string(), *owner);
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
     }
   }
-  ~PartialFolder() { ::close(lock_); }
-  PartialFolder(const PartialFolder&) = delete;
-  PartialFolder& operator=(const PartialFolder&) = delete;
 
   const fs::path& path() const { return path_; }
   fs::path state_file() const { return path_ / "state.json"; }
@@ -183,7 +175,7 @@ class PartialFolder {
 
  private:
   fs::path path_;
-  int lock_ = -1;
+  RunLock lock_;
 };
 
 /// What a resumed call must have in common with the one before.
@@ -208,13 +200,19 @@ Json fingerprint(const PreprocessOptions& options, const InputFiles& input) {
           {"max_document_bytes", options.max_document_bytes}};
 }
 
+/// A key as a part of a file's name.
+std::string name_of(std::string key) {
+  std::ranges::replace(key, '/', '_');
+  return key;
+}
+
 class Preprocessor {
  public:
   explicit Preprocessor(const PreprocessOptions& options)
       : options_(options), input_(find_files(options.inputs)), folder_(options.output),
         skip_list_(options.output + "_skipped.jsonl", folder_.path()) {
     for (const std::string& key : options.json_keys)
-      result_.prefixes.push_back(fmt::format("{}_{}_{}", options.output, key,
+      result_.prefixes.push_back(fmt::format("{}_{}_{}", options.output, name_of(key),
                                              options.split_sentences ? "sentence" : "document"));
     result_.report.ignored_files = input_.ignored;
     for (const InputFile& file : input_.files) progress_.total_bytes += file.size_bytes;
@@ -505,10 +503,11 @@ std::string to_string(const PreprocessProgress& p) {
 PreprocessResult preprocess(const PreprocessOptions& options) {
   if (options.tokenizer == nullptr || options.json_keys.empty())
     raise<ConfigError>("preprocess needs a tokenizer and at least one key");
-  const std::set<std::string> keys(options.json_keys.begin(), options.json_keys.end());
+  std::map<std::string, std::string> keys; // by the names of their corpora
+  for (const std::string& key : options.json_keys) keys.try_emplace(name_of(key), key);
   if (keys.size() < options.json_keys.size())
-    raise<ConfigError>("--json-keys {} names a key twice\n  try: --json-keys {}",
-                       fmt::join(options.json_keys, ","), fmt::join(keys, ","));
+    raise<ConfigError>("--json-keys {} names a corpus twice\n  try: --json-keys {}",
+                       fmt::join(options.json_keys, ","), fmt::join(std::views::values(keys), ","));
   corpus_files(options.output); // throws if that is no name
   return Preprocessor(options).run();
 }
