@@ -34,6 +34,7 @@ ShardSpec spec_of_parts(const ShardSpec& weight, size_t first, size_t count,
   const auto row_dim = static_cast<size_t>(weight.stacked_dims);
   ShardSpec spec{.name = {},
                  .shape = {weight.shape.begin(), weight.shape.end() - 1},
+                 .shard_multiple = weight.shard_multiple,
                  .parts_dim = weight.stacked_dims,
                  .stacked_dims = weight.stacked_dims};
   if (!weight.parts.empty()) {
