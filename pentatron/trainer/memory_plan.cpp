@@ -14,6 +14,7 @@
 #include "pentatron/trainer/families.h"
 #include "pentatron/trainer/precision.h"
 #include "pentatron/trainer/recompute.h"
+#include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {
 
@@ -364,8 +365,9 @@ class Planner {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double targets = tokens_ * targets_by_token(c_);
       const double rows = std::min(targets, kLogitsBytes / (types_.acc * vocab));
-      // The gradient of fp32 and fp64 logits takes their place.
-      const double gradient = types_.element < types_.acc ? types_.element : 0;
+      // On GPUs a gradient in 16 bits lies beside the logits, all others take their place.
+      const bool apart = types_.element < types_.acc && !on_cpu(c_.device);
+      const double gradient = apart ? types_.element : 0;
       m.loss = rows * vocab * (types_.acc + gradient) + targets * types_.acc;
     }
     m.activations = activations(rank, m.loss);

@@ -15,11 +15,6 @@ namespace pentatron::trainer {
 
 namespace {
 
-bool on_cpu(const Config& config) {
-  return config.device == DeviceKind::kCpu ||
-         (config.device == DeviceKind::kAuto && choose_device(config.device).is_cpu());
-}
-
 /// Whether a rule keeps anything of a weight that could leave.
 bool keeps_vectors(const Config& config) {
   const nn::ShardSpec matrix{.name = "", .shape = {2, 2}};
@@ -54,7 +49,7 @@ void check_offload(const Config& config, config::Violations& violations) {
            "offload.dir=\"\"");
     return;
   }
-  const bool cpu = on_cpu(config);
+  const bool cpu = on_cpu(config.device);
   if (cpu && offload.dir.empty())
     violations.add("offload.dir",
                    fmt::format("{}=true needs a folder for the files of ranks on CPUs",
@@ -81,7 +76,7 @@ optim::AwayState optimizer_offload(const OffloadConfig& config, at::Device devic
 }
 
 std::string describe_disk(const Config& config, const MemoryPlan& plan) {
-  if (plan.disk == 0 || !on_cpu(config)) return "";
+  if (plan.disk == 0 || !on_cpu(config.device)) return "";
   const std::optional<double> free = free_disk(config.offload.dir);
   return fmt::format("disk         about {} in offload.dir={}{}", format_bytes(plan.disk),
                      config.offload.dir,
@@ -89,7 +84,7 @@ std::string describe_disk(const Config& config, const MemoryPlan& plan) {
 }
 
 void require_disk(const Config& config, const MemoryPlan& plan) {
-  if (plan.disk == 0 || !on_cpu(config)) return;
+  if (plan.disk == 0 || !on_cpu(config.device)) return;
   const std::optional<double> free = free_disk(config.offload.dir);
   if (!free || *free >= plan.disk) return;
   const double fraction = config.offload.optimizer_fraction * 0.9 * *free / plan.disk;

@@ -73,6 +73,10 @@ at::Device choose_device(DeviceKind kind) {
   return gpus > 0 && kind != DeviceKind::kCpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }
 
+bool on_cpu(DeviceKind kind) {
+  return kind == DeviceKind::kCpu || (kind == DeviceKind::kAuto && choose_device(kind).is_cpu());
+}
+
 std::optional<int64_t> free_bytes_of(DeviceKind kind) {
   if (!choose_device(kind).is_cpu()) return std::nullopt;
   return free_memory_bytes(read_machine());

@@ -16,6 +16,8 @@ at::ScalarType scalar_type(Precision precision);
 
 /// Throws ConfigError for device=cuda where this build or machine has none.
 at::Device choose_device(DeviceKind kind);
+/// Whether ranks run on CPUs; of a GPU that is not there, false.
+bool on_cpu(DeviceKind kind);
 
 /// Free memory of this machine for ranks on CPUs; none: they take a GPU, or nothing is known.
 std::optional<int64_t> free_bytes_of(DeviceKind kind);

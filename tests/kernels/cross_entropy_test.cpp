@@ -361,6 +361,71 @@ TEST_P(CrossEntropyOf, InPlaceEqualsOutOfPlace) {
   EXPECT_TRUE(p.loss.same_bits(q.loss));
 }
 
+CrossEntropyGradientArgs gradient_args(Problem& p, const Array& max, const Array& sum_exp) {
+  return {.dtype = p.dtype,
+          .out_dtype = p.out_dtype,
+          .rows = p.rows,
+          .columns = p.columns,
+          .padded_columns = p.padded,
+          .row_stride = p.stride,
+          .out_row_stride = p.out_stride,
+          .logits = p.logits.data(),
+          .target = p.target.data(),
+          .max = max.data(),
+          .sum_exp = sum_exp.data(),
+          .row_scale = p.row_scale.data(),
+          .gradient = p.gradient.data()};
+}
+
+/// Runs an entry with a gradient of 16 bits beside fp32 logits, and over them.
+template <class Args>
+void compare_in_place(const Entry<Args>& entry, Problem& p, Problem& q, const Args& apart,
+                      Args over) {
+  over.gradient = q.logits.data();
+  over.out_row_stride = 2 * over.row_stride;
+  if (!entry.refuse(over, {}).empty()) return;
+  entry.run(apart, {});
+  entry.run(over, {});
+  const auto* wide = static_cast<const uint16_t*>(static_cast<const void*>(q.logits.data()));
+  const auto* narrow = static_cast<const uint16_t*>(static_cast<const void*>(p.gradient.data()));
+  for (int64_t r = 0; r < p.rows; ++r) {
+    for (int64_t j = 0; j < p.padded; ++j) {
+      ASSERT_EQ(wide[r * over.out_row_stride + j], narrow[r * p.out_stride + j])
+          << entry.name << ": row " << r << " column " << j << " of " << p.columns;
+    }
+  }
+}
+
+TEST(CrossEntropyInPlace, ANarrowerGradientTakesThePlaceOfTheLogits) {
+  Array max(DType::kFloat32, 5), sum_exp(DType::kFloat32, 5);
+  max.fill(1);
+  sum_exp.fill(20);
+  for (const DType out : {DType::kBFloat16, DType::kFloat16}) {
+    for (const int64_t columns : {1, 7, 64, 333, 5000}) {
+      const auto problem = [&] { return Problem(DType::kFloat32, out, 5, columns); };
+      for (const auto& entry : cross_entropy_entries()) {
+        Problem p = problem(), q = problem();
+        compare_in_place(entry, p, q, p.args(), q.args());
+      }
+      for (const auto& entry : cross_entropy_gradient_entries()) {
+        Problem p = problem(), q = problem();
+        compare_in_place(entry, p, q, gradient_args(p, max, sum_exp),
+                         gradient_args(q, max, sum_exp));
+      }
+    }
+  }
+}
+
+TEST(CrossEntropyInPlace, RowsThatLieOverUnreadOnesAreRefused) {
+  Problem p(DType::kFloat32, DType::kBFloat16, 2, 8);
+  CrossEntropyArgs a = p.args();
+  a.gradient = p.logits.data();
+  a.out_row_stride = a.row_stride;
+  EXPECT_THROW(cross_entropy(a), ShapeError);
+  a.out_row_stride = 2 * a.row_stride;
+  EXPECT_NO_THROW(cross_entropy(a));
+}
+
 TEST_P(CrossEntropyOf, PaddingIsNotReadAndItsGradientIsZero) {
   Problem p(GetParam(), GetParam(), 4, 65); // columns past 65 hold NaN
   cross_entropy(p.args());

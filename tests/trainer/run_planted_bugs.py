@@ -1,6 +1,7 @@
-"""Runs CI's part of the equivalence matrix once for every planted bug, until the first layout that fails, and prints which
-one caught it: run_planted_bugs.py <trainer_test with planted bugs> [--layouts TEXT] [bug...], with only the layouts whose
-names contain the text. Exits 1 if a bug is caught by none, or without a bug something fails."""
+"""Runs CI's part of the equivalence matrix for every planted bug, until the first layout that fails, and prints which one
+caught it: run_planted_bugs.py <trainer_test with planted bugs> [--layouts TEXT] [--update] [bug...], with only the layouts
+whose names contain the text. The layouts that planted_bugs.txt names run first; --update writes there what caught each bug.
+Exits 1 if a bug is caught by none, or without a bug something fails."""
 import argparse
 import concurrent.futures
 import os
@@ -16,9 +17,22 @@ REASON = re.compile(r"(C\+\+ exception with description \"[^\n]*|loss of step \d
 LIMIT_S = 900
 
 
-def names():
+def listed():
+    """Of each bug, the text in the names of the layouts that run first."""
     with open(LIST, encoding="utf-8") as file:
-        return [line.split("|")[0].strip() for line in file if line.strip() and not line.startswith("#")]
+        fields = [line.rstrip("\n").split(" | ") for line in file if line.strip() and not line.startswith("#")]
+    return {field[0]: field[2] if len(field) > 2 else "" for field in fields}
+
+
+def write(caught):
+    with open(LIST, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    for i, line in enumerate(lines):
+        name, *rest = line.split(" | ")
+        if name in caught and rest:
+            lines[i] = f"{name} | {rest[0]} | {caught[name]}"
+    with open(LIST, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
 
 
 def run(program, bug, layouts=""):
@@ -43,24 +57,40 @@ def run(program, bug, layouts=""):
     return failed.group(1), reason.group(1).replace("run.validation[i]", "validation loss") if reason else "weights"
 
 
+def catch(program, bug, first, layouts):
+    """As run(), but the layouts `first` run before the others."""
+    if first and not layouts:
+        layout, reason = run(program, bug, first)
+        if layout:
+            return layout, reason
+    return run(program, bug, layouts)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
     parser.add_argument("bugs", nargs="*")
     parser.add_argument("--layouts", default="", metavar="TEXT")
+    parser.add_argument("--update", action="store_true")
     args = parser.parse_args()
     layout, reason = run(args.program, None, args.layouts)
     if layout or reason:
         print(f"without a bug: {layout} fails: {reason}")
         return 1
     print("without a bug: every layout trains what one rank trains", flush=True)
-    bugs = args.bugs or names()
-    escaped = 0
+    first = listed()
+    bugs = args.bugs or list(first)
+    escaped, caught = 0, {}
     jobs = max(1, (os.cpu_count() or 1) // 2)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for bug, (layout, reason) in zip(bugs, pool.map(lambda bug: run(args.program, bug, args.layouts), bugs)):
+        results = pool.map(lambda bug: catch(args.program, bug, first.get(bug, ""), args.layouts), bugs)
+        for bug, (layout, reason) in zip(bugs, results):
             escaped += layout is None
+            if layout:
+                caught[bug] = layout
             print(f"{bug:36} {layout or 'ESCAPED':28} {reason[:140]}", flush=True)
+    if args.update:
+        write(caught)
     print(f"{len(bugs) - escaped} of {len(bugs)} planted bugs are caught")
     return 1 if escaped else 0
 

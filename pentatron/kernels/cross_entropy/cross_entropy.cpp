@@ -12,14 +12,25 @@ void require(bool ok, const char* op, const char* what) {
   if (!ok) raise<ShapeError>("{}: {}", op, what);
 }
 
-template <class Args> void check_gradient(const Args& a, const char* op) {
+/// Whether a kernel may write the gradient over the logits: on a CPU, which goes through a row from
+/// left to right, a narrower one never reaches what is still to be read.
+template <class Args> bool fits_in_place(const Args& a, const Context& context) {
+  if (a.dtype == a.out_dtype) return a.row_stride == a.out_row_stride;
+  const size_t in = element_size(a.dtype), out = element_size(a.out_dtype);
+  return context.device == Device::kCpu && out < in &&
+         a.row_stride * static_cast<int64_t>(in) == a.out_row_stride * static_cast<int64_t>(out);
+}
+
+template <class Args> void check_gradient(const Args& a, const Context& context, const char* op) {
   require(a.padded_columns >= a.columns, op, "padded_columns is less than columns");
   require(a.out_row_stride >= a.padded_columns || a.rows <= 1, op,
           "out_row_stride is less than padded_columns");
   require((a.dtype == DType::kFloat64) == (a.out_dtype == DType::kFloat64), op,
           "float64 logits have float64 gradients and only they");
-  require(a.gradient != a.logits || (a.dtype == a.out_dtype && a.row_stride == a.out_row_stride),
-          op, "an in-place gradient needs equal dtypes and strides");
+  require(
+      a.gradient != a.logits || fits_in_place(a, context), op,
+      "an in-place gradient needs equal dtypes and strides, or on a CPU a narrower dtype and rows "
+      "that begin in equal places");
 }
 
 } // namespace
@@ -102,7 +113,7 @@ void cross_entropy_loss(const CrossEntropyLossArgs& args, const Context& context
 }
 
 void cross_entropy_gradient(const CrossEntropyGradientArgs& args, const Context& context) {
-  check_gradient(args, "cross_entropy_gradient");
+  check_gradient(args, context, "cross_entropy_gradient");
   require(args.label_smoothing == 0 || args.global_vocab > 0, "cross_entropy_gradient",
           "label smoothing needs global_vocab");
   run_entry(op_class(Op::kCrossEntropyGradient, args.dtype), cross_entropy_gradient_entries(), args,
@@ -111,7 +122,7 @@ void cross_entropy_gradient(const CrossEntropyGradientArgs& args, const Context&
 
 void cross_entropy(const CrossEntropyArgs& args, const Context& context) {
   if (args.gradient) {
-    check_gradient(args, "cross_entropy");
+    check_gradient(args, context, "cross_entropy");
     require(args.row_scale != nullptr, "cross_entropy", "a gradient needs row_scale");
   }
   run_entry(op_class(Op::kCrossEntropy, args.dtype), cross_entropy_entries(), args, context);

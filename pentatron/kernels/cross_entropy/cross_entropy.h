@@ -86,7 +86,9 @@ struct CrossEntropyGradientArgs {
   int64_t global_vocab = 0;
   double label_smoothing = 0;
   double z_loss = 0;
-  void* gradient = nullptr; ///< out; may be `logits` if dtypes and strides are equal
+  /// Out. May be `logits` if dtypes and strides are equal; on a CPU also if the gradient is
+  /// narrower and its rows begin where those of the logits do.
+  void* gradient = nullptr;
 };
 
 /// Loss, log-sum-exp and gradient on the rank that holds the whole vocabulary.
@@ -103,9 +105,10 @@ struct CrossEntropyArgs {
   const void* row_scale = nullptr; ///< may be null if gradient is
   double label_smoothing = 0;
   double z_loss = 0;
-  void* lse = nullptr;      ///< out
-  void* loss = nullptr;     ///< out
-  void* gradient = nullptr; ///< out; may be `logits`, or null for the loss alone
+  void* lse = nullptr;  ///< out
+  void* loss = nullptr; ///< out
+  /// Out. May be `logits` as in CrossEntropyGradientArgs, or null for the loss alone.
+  void* gradient = nullptr;
 };
 
 void cross_entropy_stats(const CrossEntropyStatsArgs& args, const Context& context = {});

@@ -94,6 +94,15 @@ Statistics reduced_loss(const LossPass& pass, const at::Tensor& logits, const at
   return {global_max, sum_exp};
 }
 
+/// Where the gradient of logits is written, in the type `type`: over the logits where the kernels
+/// can.
+at::Tensor place_of_gradient(const at::Tensor& logits, at::ScalarType type) {
+  if (type == logits.scalar_type()) return logits;
+  if (logits.is_cpu() && c10::elementSize(type) < logits.itemsize())
+    return logits.view(type).narrow(1, 0, logits.size(1));
+  return at::empty(logits.sizes(), logits.options().dtype(type));
+}
+
 /// Loss and, if wanted, the gradient of logits in the type of the weight.
 at::Tensor chunk_gradient(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels,
                           const at::Tensor& loss) {
@@ -102,9 +111,7 @@ at::Tensor chunk_gradient(const LossPass& pass, const at::Tensor& logits, const 
   const at::ScalarType out_type = pass.h.scalar_type();
   at::Tensor gradient, row_scale;
   if (pass.with_gradient) {
-    gradient = out_type == logits.scalar_type()
-                   ? logits
-                   : at::empty(logits.sizes(), logits.options().dtype(out_type));
+    gradient = place_of_gradient(logits, out_type);
     row_scale = at::full({logits.size(0)}, pass.scale, logits.options());
   }
   if (pass.tp.size() == 1) {
