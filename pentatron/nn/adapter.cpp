@@ -34,9 +34,9 @@ ShardSpec spec_of_parts(const ShardSpec& weight, size_t first, size_t count,
   const auto row_dim = static_cast<size_t>(weight.stacked_dims);
   ShardSpec spec{.name = {},
                  .shape = {weight.shape.begin(), weight.shape.end() - 1},
-                 .shard_multiple = weight.shard_multiple,
                  .parts_dim = weight.stacked_dims,
-                 .stacked_dims = weight.stacked_dims};
+                 .stacked_dims = weight.stacked_dims,
+                 .shard_multiple = weight.shard_multiple};
   if (!weight.parts.empty()) {
     const auto begin = weight.parts.begin() + static_cast<std::ptrdiff_t>(first);
     spec.parts.assign(begin, begin + static_cast<std::ptrdiff_t>(count));

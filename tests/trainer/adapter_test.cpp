@@ -201,10 +201,10 @@ TEST_F(AdapterRun, TrainsInBf16BesideABaseThatNeedsItsBytesAlone) {
 
 TEST_F(AdapterRun, RefusesWhatItCannotDo) {
   for (const auto& [key, part] : std::vector<std::pair<std::string, std::string>>{
-           {"peft.target_modules=[q_prj]", "matches no linear layer of the model"},
-           {"peft.target_modules=[]", "chooses no linear layer"},
+           {"peft.target_modules=[q_prj]", "matches no module of the model that takes adapters"},
+           {"peft.target_modules=[]", "chooses no module"},
            {"peft.rank_pattern=[\"q_proj\"]", "is not NAME=RANK"},
-           {"peft.rank_pattern=[\"lm_head=4\"]", "matches no linear layer"},
+           {"peft.rank_pattern=[\"norm=4\"]", "matches no module of the model"},
            {"peft.alpha_pattern=[\"q_proj=4\",\"*.0.*=8\"]", "which both match"},
            {"peft.modules_to_save=[lm_hed,norm]", "try: peft.modules_to_save=[lm_head,norm]"},
            {"peft.modules_to_save=[q_proj]", "chooses model.layers.0.self_attn.q_proj without "
@@ -216,6 +216,115 @@ TEST_F(AdapterRun, RefusesWhatItCannotDo) {
     EXPECT_THAT(error({key}), AllOf(HasSubstr(part), HasSubstr("try: "))) << key;
   EXPECT_THAT(error({"peft.type=dora", "peft.dropout=0.1"}),
               HasSubstr("peft.dropout=0.1 is not supported with peft.type=dora"));
+  EXPECT_THAT(error({"peft.type=dora", "peft.target_modules=[embed_tokens]"}),
+              AllOf(HasSubstr("is not supported for embeddings (model.embed_tokens in"),
+                    HasSubstr("try: peft.type=lora")));
+}
+
+TEST_F(AdapterRun, AdaptersOfTheVocabularyResumeAndBeginAsTheBase) {
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"peft.target_modules=[lm_head,embed_tokens]", "peft.dropout=0.1",
+                             "train.eval_interval=0"});
+    return more;
+  };
+  const test::Trace plain =
+      test::run(config({"peft.target_modules=[q_proj]", "train.train_iters=1"}));
+  const test::Trace run = test::run(config(with({save()})));
+  EXPECT_EQ(plain.steps[0]["loss"], run.steps[0]["loss"]) << "B is zero";
+  EXPECT_LT(run.steps.back()["loss"], run.steps.front()["loss"]);
+  std::set<std::string> names;
+  for (const auto& [name, weight] : adapters_of(run)) {
+    names.insert(name);
+    EXPECT_GT(weight.abs().max().item<double>(), 0) << name;
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"embedding.word.lora_A", "embedding.word.lora_B",
+                                          "output.lora_A", "output.lora_B"}));
+  test::run(config(with({"train.exit_interval=3", save("half")})));
+  const test::Trace second =
+      test::run(config(with({"checkpoint.save=" + (scratch / "to")}), scratch / "half"));
+  for (const auto& [name, weight] : run.weights)
+    EXPECT_TRUE(at::equal(second.weights.at(name), weight)) << name;
+}
+
+TEST_F(AdapterRun, AllLinearLeavesTheVocabularyOut) {
+  for (const auto& [name, weight] : adapters_of(test::run(config({"train.train_iters=0"}))))
+    EXPECT_TRUE(name.starts_with("layers.")) << name;
+}
+
+/// What save_pretrained() of peft writes if it is not told otherwise.
+TEST_F(AdapterRun, CopiesOfTheBaseBesideAnAdapterMustBeItsOwn) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama_lm_head", adapter);
+  const auto model = checkpoint::open_model(base.string());
+  std::map<std::string, at::Tensor> tensors;
+  {
+    const SafetensorsFile file(adapter / "adapter_model.safetensors");
+    for (const auto& [name, entry] : file.tensors())
+      tensors[name] = checkpoint::to_tensor(entry).clone();
+  }
+  at::Tensor& copy = tensors["base_model.model.lm_head.base_layer.weight"];
+  copy = at::empty({131, 48}, at::kFloat);
+  model->read("output.weight", checkpoint::Box{{0, 0}, {131, 48}}, copy);
+  const auto write = [&] {
+    fs::remove(adapter / "adapter_model.safetensors");
+    checkpoint::write_tensors(adapter / "adapter_model.safetensors", tensors);
+  };
+  const auto begin = [&] {
+    test::run(config({"train.train_iters=0", "peft.load=" + adapter.string()}));
+  };
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    copy = copy.to(type);
+    write();
+    EXPECT_EQ(checkpoint::read_adapter(adapter, *model).modules.size(), 3u) << type;
+    EXPECT_NO_THROW(begin()) << type;
+  }
+  copy[3][4] += 1;
+  write();
+  const std::string part = "lm_head.base_layer.weight, whose values are not those of the model";
+  EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }), HasSubstr(part));
+  EXPECT_THAT(message_of(begin), HasSubstr(part));
+}
+
+/// As peft ties them: the tensors of the output layer are those of the embedding, transposed.
+TEST_F(AdapterRun, AnAdapterForBothTiedLayersIsReadAsTwo) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/gemma2_tied_both", adapter);
+  Json fields = read_json(adapter / "adapter_config.json");
+  fields["ensure_weight_tying"] = true;
+  fields["target_modules"] = {"model.embed_tokens", "q_proj"};
+  fs::remove(adapter / "adapter_config.json");
+  std::ofstream(adapter / "adapter_config.json") << fields.dump();
+  const std::string gemma2 = (data / "hf_tiny/gemma2").string();
+  const auto model = checkpoint::open_model(gemma2);
+  const checkpoint::Adapter read = checkpoint::read_adapter(adapter, *model),
+                            listed = checkpoint::read_adapter(data / "peft_curves/gemma2_tied_both",
+                                                              *model);
+  ASSERT_EQ(read.modules.size(), listed.modules.size());
+  for (const auto& [name, tensor] : listed.tensors)
+    EXPECT_TRUE(at::equal(read.tensors.at(name), tensor)) << name;
+  base = gemma2;
+  EXPECT_THAT(error({"peft.load=" + adapter.string()}),
+              AllOf(HasSubstr("has one adapter for embedding and output layer"),
+                    HasSubstr("try: an adapter that was trained without ensure_weight_tying")));
+}
+
+/// A merged model has two tables where its base has one.
+TEST_F(AdapterRun, MergingUntiesTheOutputLayer) {
+  const fs::path data = PENTATRON_TEST_DATA;
+  const std::string tied = (data / "hf_tiny/llama3_rope_scaling_tied").string();
+  const auto model = checkpoint::open_model(tied),
+             merged = checkpoint::open_model(tied + std::string(checkpoint::kWithAdapter) +
+                                             (data / "peft_curves/llama_tied_lm_head").string());
+  EXPECT_FALSE(model->config().untie_embeddings_and_output_weights);
+  EXPECT_TRUE(merged->config().untie_embeddings_and_output_weights);
+  const auto values = [](checkpoint::ModelSource& source, const std::string& name) {
+    const at::Tensor all = at::empty({131, 48}, at::kDouble);
+    source.read(name, checkpoint::Box{{0, 0}, {131, 48}}, all);
+    return all;
+  };
+  const at::Tensor table = values(*model, "embedding.word.weight");
+  EXPECT_TRUE(at::equal(values(*merged, "embedding.word.weight"), table));
+  EXPECT_FALSE(at::allclose(values(*merged, "output.weight"), table));
 }
 
 TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {

@@ -64,9 +64,9 @@ LossRun fused_loss(int ranks, const at::Tensor& h, const at::Tensor& w, const at
                   .item<bool>(),
               false)
         << "padding rows have no gradient";
-    expect_close(loss.logits(h, {}), h.matmul(w.t()), kExact);
+    expect_close(loss.logits(h, {}, pass.ctx), h.matmul(w.t()), kExact);
     const at::Tensor rows = at::tensor({2, 0}, at::kLong);
-    expect_close(loss.logits(h, rows), h.index_select(0, rows).matmul(w.t()), kExact);
+    expect_close(loss.logits(h, rows, pass.ctx), h.index_select(0, rows).matmul(w.t()), kExact);
     const std::lock_guard lock(mutex);
     nn::store_global(weight, weight.main_grad(), run.dw);
     if (run.loss.defined()) { // every rank returns the same
@@ -263,7 +263,7 @@ TEST_P(VocabLoss, HasABiasAndLeavesOutTokensWithoutATarget) {
           at::ones({}, at::kDouble));
       expect_close(r.y, expected.y, {1e-12, 1e-14});
       expect_close(r.grads[0], expected.grads[0], kExact);
-      expect_close(head.logits(h, {}), h.matmul(w.t()) + b, kExact);
+      expect_close(head.logits(h, {}, pass.ctx), h.matmul(w.t()) + b, kExact);
       EXPECT_EQ(bias.outstanding_uses(), 0);
       const std::lock_guard lock(mutex);
       nn::store_global(weight, weight.main_grad(), dw);
