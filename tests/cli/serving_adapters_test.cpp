@@ -113,8 +113,9 @@ TEST_F(ServingAdapters, OfTheVocabulary) {
 }
 
 TEST_F(ServingAdapters, OfATableThatIsTheOutputLayerToo) {
-  expect_served("gpt2", {"peft.type=lora", "peft.target_modules=[wte]"},
-                {"peft.type=lora", "peft.target_modules=[lm_head]", "seed=2"}, kTensor);
+  expect_served("gpt2", {"peft.type=lora", "peft.target_modules=[wte]", "peft.alpha=200"},
+                {"peft.type=lora", "peft.target_modules=[lm_head]", "peft.alpha=2000", "seed=2"},
+                kTensor);
 }
 
 TEST_F(ServingAdapters, OfLatents) {
