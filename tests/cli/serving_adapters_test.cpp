@@ -113,7 +113,8 @@ TEST_F(ServingAdapters, OfTheVocabulary) {
 }
 
 TEST_F(ServingAdapters, OfATableThatIsTheOutputLayerToo) {
-  expect_served("gpt2", {"peft.type=lora", "peft.target_modules=[wte]", "peft.alpha=200"},
+  expect_served("llama3_rope_scaling_tied",
+                {"peft.type=lora", "peft.target_modules=[embed_tokens]", "peft.alpha=200"},
                 {"peft.type=lora", "peft.target_modules=[lm_head]", "peft.alpha=2000", "seed=2"},
                 kTensor);
 }

@@ -65,8 +65,12 @@ inline std::vector<Work> adapter_works(const std::string& gpt2, const std::strin
                       "model.num_query_groups=2 model.ffn_hidden_size=64 "
                       "model.untie_embeddings_and_output_weights=true peft.type=dora peft.r=3 "
                       "peft.target_modules=[output,qkv]"},
-      {"lora_bert", bert + " peft.type=lora peft.r=4 peft.dropout=0.1", "stories.jsonl"},
-      {"lora_t5", t5 + " peft.type=lora peft.r=4", "stories.jsonl"},
+      {"lora_bert",
+       bert + " peft.type=lora peft.r=4 peft.dropout=0.1 "
+              "peft.target_modules=[all-linear,embedding.word,output]",
+       "stories.jsonl"},
+      {"lora_t5", t5 + " peft.type=lora peft.r=4 peft.target_modules=[all-linear,output]",
+       "stories.jsonl"},
   };
 }
 

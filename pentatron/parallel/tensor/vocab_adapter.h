@@ -44,7 +44,7 @@ class VocabAdapter {
     void accumulate(const at::Tensor& gradient, const at::Tensor& h);
     /// Adds what h has from the adapter to its gradient. Behind accumulate().
     void add_to(const at::Tensor& dh) const;
-    /// Bytes of a logit beyond itself.
+    /// Whether a chunk holds its logits twice.
     bool keeps_logits() const { return adapter_.magnitude_ != nullptr; }
 
    private:
