@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/paths.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
@@ -169,6 +170,17 @@ std::vector<std::string> missing_labels(const models::ModelSpec& spec, const dat
                      options.grads_out.string(), labels, options.batches.string(), labels);
 }
 
+/// Why a batch gives outputs and no loss, which its model could give.
+void tell_no_loss(const HfEvaluation& options, const std::vector<std::string>& missing) {
+  if (options.batches.empty()) return; // a text, which has no labels
+  if (missing.empty())
+    log::info("no loss is computed, because all labels of {} are ignored",
+              options.batches.string());
+  else
+    log::info("no loss is computed, because {} does not contain {}", options.batches.string(),
+              fmt::join(missing, " and "));
+}
+
 data::Batch batch_of(const HfEvaluation& options, const models::ModelSpec& spec,
                      int64_t vocab_size) {
   if (!options.batches.empty()) require_safetensors(options.batches);
@@ -259,6 +271,8 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
       missing.empty() && gives_loss(*source) &&
       std::ranges::any_of(read.num_targets, [](const auto& field) { return field.second > 0; });
   if (with_grads && !any_targets) refuse_gradients(options, missing);
+  const bool outputs = !options.logits_out.empty() || !options.hidden_out.empty();
+  if (outputs && !any_targets && gives_loss(*source)) tell_no_loss(options, missing);
   const std::string family = with_grads ? family_of(*source) : "";
   std::optional<parallelize::RankModel> loaded;
   checkpoint::read_model(
