@@ -12,7 +12,7 @@
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/memory_plan.h"
-#include "tests/trainer/tiny_run.h"
+#include "tests/trainer/adapter_run.h"
 
 namespace pentatron::trainer {
 namespace {
@@ -20,46 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-class AdapterRun : public testing::Test {
- protected:
-  Config config(std::vector<std::string> more, const std::string& load = "hf:") const {
-    const fs::path data = fs::path(PENTATRON_TEST_DATA) / "peft_curves/llama/batches.safetensors";
-    std::vector<std::string> keys = {"checkpoint.load=" +
-                                         (load == "hf:" ? "hf:" + base.string() : load),
-                                     "logger.dir=" + (scratch / ("log" + std::to_string(++runs))),
-                                     "logger.log_interval=1",
-                                     "logger.peak_tflops=1",
-                                     "dataset.type=batches",
-                                     "dataset.path=" + data.string(),
-                                     "train.train_iters=6",
-                                     "train.micro_batch_size=2",
-                                     "train.global_batch_size=4",
-                                     "kernels=order",
-                                     "peft.type=lora",
-                                     "peft.r=4",
-                                     "dtype=fp64"};
-    keys.insert(keys.end(), more.begin(), more.end());
-    return load_config(std::nullopt, keys, {}, 1);
-  }
-  std::string error(std::vector<std::string> more, const std::string& load = "hf:") const {
-    return message_of([&] { test::run(config(std::move(more), load)); });
-  }
-
-  std::string save(const char* name = "ck") const { return "checkpoint.save=" + (scratch / name); }
-
-  mutable int runs = 0;
-  test::Scratch scratch;
-  fs::path base = fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama";
-};
-
-/// Of a run, by name.
-std::map<std::string, at::Tensor> adapters_of(const test::Trace& trace) {
-  std::map<std::string, at::Tensor> adapters;
-  for (const auto& [name, weight] : trace.weights)
-    if (name.find(".lora_") != std::string::npos) adapters[name] = weight;
-  return adapters;
-}
 
 TEST_F(AdapterRun, BeginsAsTheBaseAndLeavesIt) {
   const test::Trace start = test::run(config({"train.train_iters=0"}));
@@ -219,112 +179,6 @@ TEST_F(AdapterRun, RefusesWhatItCannotDo) {
   EXPECT_THAT(error({"peft.type=dora", "peft.target_modules=[embed_tokens]"}),
               AllOf(HasSubstr("is not supported for embeddings (model.embed_tokens in"),
                     HasSubstr("try: peft.type=lora")));
-}
-
-TEST_F(AdapterRun, AdaptersOfTheVocabularyResumeAndBeginAsTheBase) {
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), {"peft.target_modules=[lm_head,embed_tokens]", "peft.dropout=0.1",
-                             "train.eval_interval=0"});
-    return more;
-  };
-  const test::Trace plain =
-      test::run(config({"peft.target_modules=[q_proj]", "train.train_iters=1"}));
-  const test::Trace run = test::run(config(with({save()})));
-  EXPECT_EQ(plain.steps[0]["loss"], run.steps[0]["loss"]) << "B is zero";
-  EXPECT_LT(run.steps.back()["loss"], run.steps.front()["loss"]);
-  std::set<std::string> names;
-  for (const auto& [name, weight] : adapters_of(run)) {
-    names.insert(name);
-    EXPECT_GT(weight.abs().max().item<double>(), 0) << name;
-  }
-  EXPECT_EQ(names, (std::set<std::string>{"embedding.word.lora_A", "embedding.word.lora_B",
-                                          "output.lora_A", "output.lora_B"}));
-  test::run(config(with({"train.exit_interval=3", save("half")})));
-  const test::Trace second =
-      test::run(config(with({"checkpoint.save=" + (scratch / "to")}), scratch / "half"));
-  for (const auto& [name, weight] : run.weights)
-    EXPECT_TRUE(at::equal(second.weights.at(name), weight)) << name;
-}
-
-TEST_F(AdapterRun, AllLinearLeavesTheVocabularyOut) {
-  for (const auto& [name, weight] : adapters_of(test::run(config({"train.train_iters=0"}))))
-    EXPECT_TRUE(name.starts_with("layers.")) << name;
-}
-
-/// What save_pretrained() of peft writes if it is not told otherwise.
-TEST_F(AdapterRun, CopiesOfTheBaseBesideAnAdapterMustBeItsOwn) {
-  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
-  fs::copy(data / "peft_curves/llama_lm_head", adapter);
-  const auto model = checkpoint::open_model(base.string());
-  std::map<std::string, at::Tensor> tensors;
-  {
-    const SafetensorsFile file(adapter / "adapter_model.safetensors");
-    for (const auto& [name, entry] : file.tensors())
-      tensors[name] = checkpoint::to_tensor(entry).clone();
-  }
-  at::Tensor& copy = tensors["base_model.model.lm_head.base_layer.weight"];
-  copy = at::empty({131, 48}, at::kFloat);
-  model->read("output.weight", checkpoint::Box{{0, 0}, {131, 48}}, copy);
-  const auto write = [&] {
-    fs::remove(adapter / "adapter_model.safetensors");
-    checkpoint::write_tensors(adapter / "adapter_model.safetensors", tensors);
-  };
-  const auto begin = [&] {
-    test::run(config({"train.train_iters=0", "peft.r=3", "peft.load=" + adapter.string()}));
-  };
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    copy = copy.to(type);
-    write();
-    EXPECT_EQ(checkpoint::read_adapter(adapter, *model).modules.size(), 3u) << type;
-    EXPECT_NO_THROW(begin()) << type;
-  }
-  copy[3][4] += 1;
-  write();
-  const std::string part = "lm_head.base_layer.weight, whose values are not those of the model";
-  EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }), HasSubstr(part));
-  EXPECT_THAT(message_of(begin), HasSubstr(part));
-}
-
-/// As peft ties them: the tensors of the output layer are those of the embedding, transposed.
-TEST_F(AdapterRun, AnAdapterForBothTiedLayersIsReadAsTwo) {
-  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
-  fs::copy(data / "peft_curves/gemma2_tied_both", adapter);
-  Json fields = read_json(adapter / "adapter_config.json");
-  fields["ensure_weight_tying"] = true;
-  fields["target_modules"] = {"model.embed_tokens", "q_proj"};
-  fs::remove(adapter / "adapter_config.json");
-  std::ofstream(adapter / "adapter_config.json") << fields.dump();
-  const std::string gemma2 = (data / "hf_tiny/gemma2").string();
-  const auto model = checkpoint::open_model(gemma2);
-  const checkpoint::Adapter read = checkpoint::read_adapter(adapter, *model),
-                            listed = checkpoint::read_adapter(data / "peft_curves/gemma2_tied_both",
-                                                              *model);
-  ASSERT_EQ(read.modules.size(), listed.modules.size());
-  for (const auto& [name, tensor] : listed.tensors)
-    EXPECT_TRUE(at::equal(read.tensors.at(name), tensor)) << name;
-  base = gemma2;
-  EXPECT_THAT(error({"peft.load=" + adapter.string()}),
-              AllOf(HasSubstr("has one adapter for embedding and output layer"),
-                    HasSubstr("try: peft.load")));
-}
-
-/// A merged model has two tables where its base has one.
-TEST_F(AdapterRun, MergingUntiesTheOutputLayer) {
-  const fs::path data = PENTATRON_TEST_DATA;
-  const std::string tied = (data / "hf_tiny/llama3_rope_scaling_tied").string();
-  const auto model = checkpoint::open_model(tied),
-             merged = checkpoint::open_model(tied + std::string(checkpoint::kWithAdapter) +
-                                             (data / "peft_curves/llama_tied_lm_head").string());
-  EXPECT_FALSE(model->config().untie_embeddings_and_output_weights);
-  EXPECT_TRUE(merged->config().untie_embeddings_and_output_weights);
-  const auto values = [](checkpoint::ModelSource& source, const std::string& name) {
-    const at::Tensor all = at::empty({131, 48}, at::kDouble);
-    source.read(name, checkpoint::Box{{0, 0}, {131, 48}}, all);
-    return all;
-  };
-  const at::Tensor table = values(*model, "embedding.word.weight");
-  EXPECT_TRUE(at::equal(values(*merged, "embedding.word.weight"), table));
-  EXPECT_FALSE(at::allclose(values(*merged, "output.weight"), table));
 }
 
 TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
