@@ -328,7 +328,8 @@ nn::Segment::Output LayerSegment::forward(const std::vector<at::Tensor>& taken,
 
 LmHead::LmHead(const nn::Scope& norm_scope, const ModelConfig& config, nn::Param& weight,
                const parallel::TensorParallel& tp, const LmHeadOptions& options)
-    : options_(options), head_(weight, nullptr, tp, config.final_logit_softcapping.value_or(0)),
+    : options_(options),
+      head_(weight, nullptr, tp, config.final_logit_softcapping.value_or(0), options.adapters),
       tp_(tp) {
   if (options.norm) norm_.emplace(norm_scope, config.hidden_size, norm_options(config), tp);
 }
@@ -339,7 +340,7 @@ nn::Segment::Output LmHead::forward(const std::vector<at::Tensor>& taken,
   x = nn::dropout(x, options_.dropout, ctx);
   if (ctx.wanted.hidden) ctx.deposit(kLastHiddenState, parallel::gathered_tokens(x, tp_));
   if (options_.scale != 1) x = x * options_.scale;
-  if (ctx.wanted.logits) ctx.deposit(kLogits, head_.logits(x, ctx.wanted.logit_rows));
+  if (ctx.wanted.logits) ctx.deposit(kLogits, head_.logits(x, ctx.wanted.logit_rows, ctx));
   if (ctx.wanted.scored_rows.defined()) head_.score_tokens(x, ctx);
   if (!ctx.wanted.loss) return {};
   at::Tensor loss = head_.loss(x, ctx.batch->field("labels"), kLmLoss, ctx);

@@ -14,6 +14,10 @@ namespace pentatron::models {
 
 /// The embedding of tokens, and of a tied output layer.
 inline constexpr const char* kWordTable = "embedding.word.weight";
+inline constexpr const char* kWordModule = "embedding.word";
+/// The output layer: its weight is kOutputWeight, or kWordTable in a model that ties them.
+inline constexpr const char* kOutputModule = "output";
+inline constexpr const char* kOutputWeight = "output.weight";
 
 /// The first dropout site after those of the layers.
 uint32_t site_behind_layers(const ModelConfig& config);
@@ -70,6 +74,7 @@ struct LmHeadOptions {
   nn::DropoutSite dropout = {}; ///< after the norm
   double scale = 1;             ///< of the hidden states that the output layer reads
   bool norm = true;             ///< else the hidden states have been normalised
+  parallel::VocabAdapters adapters = {};
   /// Losses of further flows, which passes have that give them a scale.
   struct Further {
     std::string labels, term;

@@ -2,6 +2,10 @@
 
 namespace pentatron::models {
 
+bool has_output_layer(const ModelConfig& config) {
+  return config.type != ModelType::kBert || config.head == ModelHead::kMaskedLm;
+}
+
 bool has_plain_output_layer(const ModelConfig& config) {
   return config.type != ModelType::kBert;
 }

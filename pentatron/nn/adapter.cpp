@@ -35,7 +35,8 @@ ShardSpec spec_of_parts(const ShardSpec& weight, size_t first, size_t count,
   ShardSpec spec{.name = {},
                  .shape = {weight.shape.begin(), weight.shape.end() - 1},
                  .parts_dim = weight.stacked_dims,
-                 .stacked_dims = weight.stacked_dims};
+                 .stacked_dims = weight.stacked_dims,
+                 .shard_multiple = weight.shard_multiple};
   if (!weight.parts.empty()) {
     const auto begin = weight.parts.begin() + static_cast<std::ptrdiff_t>(first);
     spec.parts.assign(begin, begin + static_cast<std::ptrdiff_t>(count));

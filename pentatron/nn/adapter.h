@@ -28,6 +28,14 @@ struct AdaptedPart {
   bool operator==(const AdaptedPart&) const = default;
 };
 
+/// How a layer uses a weight that takes adapters.
+enum class AdaptedUse : uint8_t {
+  kLinear = 1,
+  kTokenWise = 2, ///< each rank applies all of it to its own tokens: without dropout and DoRA
+  kEmbedding = 4, ///< looked up, and so without dropout and DoRA
+  kOutput = 8     ///< the product with a word table, which may be that of the embedding
+};
+
 struct AdapterPlan {
   /// By the name of the weight, ascending parts.
   std::map<std::string, std::vector<AdaptedPart>, std::less<>> weights;

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/base/philox.h"
+#include "pentatron/nn/adapter.h"
 #include "pentatron/nn/fp8_weight.h"
 #include "pentatron/nn/int8_weight.h"
 #include "pentatron/nn/low_precision.h"
@@ -125,10 +126,8 @@ class Param {
   double lr_scale = 1; ///< multiplies the learning rate
   /// Part of an adapter: it is trained with a frozen base (nn/adapter.h).
   bool adapter = false;
-  /// The weight of a linear layer that takes adapters.
-  bool adaptable = false;
-  /// Such a weight of which every rank applies all to its own tokens; see TokenAdapter.
-  bool token_wise = false;
+  /// Which layers take adapters beside it, as bits of AdaptedUse; a word table may have two.
+  uint8_t adaptable = 0;
   /// Of the model, and trained and stored with the adapters beside it.
   bool with_adapters = false;
   /// Of an embedding table: the global row whose lookups add no gradient; -1: none.

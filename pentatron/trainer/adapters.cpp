@@ -74,21 +74,30 @@ void check_adapters(const Config& config, config::Violations& violations) {
   const checkpoint::Adapter parts =
       checkpoint::adapter_parts(peft, config.model, family_of_base(config), violations);
   const std::vector<checkpoint::AdaptedModule>& modules = parts.modules;
-  const auto plain = std::ranges::find_if(
-      modules, [](const auto& one) { return one.module.experts > 0 || one.module.token_wise; });
-  if (plain == modules.end()) return;
-  const char* const what =
-      plain->module.experts > 0 ? "experts" : "routers, gates and projections to latents";
-  if (peft.type == checkpoint::AdapterType::kDora)
+  using Use = nn::AdaptedUse;
+  const auto first = [&](bool embeddings) {
+    return std::ranges::find_if(modules, [&](const auto& one) {
+      return one.module.experts > 0 || one.module.use == Use::kTokenWise ||
+             (embeddings && one.module.use == Use::kEmbedding);
+    });
+  };
+  const auto what = [](const checkpoint::AdaptedModule& one) {
+    if (one.module.experts > 0) return "experts";
+    return one.module.use == Use::kEmbedding ? "embeddings"
+                                             : "routers, gates and projections to latents";
+  };
+  if (const auto plain = first(true);
+      plain != modules.end() && peft.type == checkpoint::AdapterType::kDora)
     violations.add("peft.type",
-                   fmt::format("{} is not supported for {} ({} in peft.target_modules)", type, what,
-                               plain->module.hf),
+                   fmt::format("{} is not supported for {} ({} in peft.target_modules)", type,
+                               what(*plain), plain->module.hf),
                    "peft.type=lora");
-  if (peft.dropout > 0)
+  // Those of embeddings have none in PEFT, whatever lora_dropout is.
+  if (const auto plain = first(false); plain != modules.end() && peft.dropout > 0)
     violations.add("peft.dropout",
                    fmt::format("peft.dropout={} is not supported for {} ({} in "
                                "peft.target_modules)",
-                               peft.dropout, what, plain->module.hf),
+                               peft.dropout, what(*plain), plain->module.hf),
                    "peft.dropout=0");
 }
 
@@ -118,6 +127,12 @@ models::ParamSpecs adapter_specs(const Config& config) {
 
 void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& load) {
   checkpoint::AdapterSettings loaded = checkpoint::read_peft_settings(load);
+  if (checkpoint::ties_adapters(load))
+    raise<ConfigError>(
+        "{} has one adapter for embedding and output layer (ensure_weight_tying), "
+        "which is supported for generation alone\n  try: an adapter that was trained "
+        "without ensure_weight_tying",
+        load);
   loaded.lora_plus_ratio = settings.lora_plus_ratio;
   loaded.load = settings.load;
   loaded.base = settings.base;
@@ -132,6 +147,15 @@ void begin_adapters(const parallelize::TrainingModel& model, const Config& confi
   const bool dora = config.peft.type == checkpoint::AdapterType::kDora;
   if (!config.peft.load.empty()) {
     checkpoint::read_peft_tensors(config.peft.load, parts);
+    if (!parts.copies.empty())
+      model.store->read_values([&](const nn::Param& param) {
+        for (const checkpoint::BaseCopy& copy : parts.copies) {
+          if (copy.param != param.name()) continue;
+          at::Tensor own = copy.values.to(param.dtype(), false, /*copy=*/true);
+          nn::store_global(param, param.value(), own);
+          checkpoint::check_copy(config.peft.load, copy, own, copy.values);
+        }
+      });
     model.store->write_trained_values(
         [&](nn::Param& param) { nn::load_global(param, parts.tensors.at(param.name())); });
     return;
@@ -144,7 +168,7 @@ void begin_adapters(const parallelize::TrainingModel& model, const Config& confi
   if (dora) { // B is zero, so they are the norms of the weights' rows
     std::map<std::string, std::vector<const checkpoint::AdaptedModule*>> of_weight;
     for (const checkpoint::AdaptedModule& one : modules)
-      of_weight[one.module.weight].push_back(&one);
+      of_weight[one.module.values].push_back(&one);
     model.store->read_values([&](const nn::Param& param) {
       const auto found = of_weight.find(param.name());
       if (found == of_weight.end()) return;
@@ -156,7 +180,7 @@ void begin_adapters(const parallelize::TrainingModel& model, const Config& confi
         const checkpoint::LinearModule& m = one->module;
         const int64_t begin = nn::local_rows_before(param.spec(), param.where(), m.first);
         const int64_t end = nn::local_rows_before(param.spec(), param.where(), m.first + m.count);
-        known[nn::adapter_name(param.name(), "lora_magnitude", m.part)] =
+        known[nn::adapter_name(m.weight, "lora_magnitude", m.part)] =
             m.part.empty() ? norms : norms.narrow(0, begin, end - begin).clone();
       }
     });

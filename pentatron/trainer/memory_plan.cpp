@@ -144,7 +144,8 @@ double saved_by_adapter(const nn::Param& param, const models::ModelConfig& model
     return param.spec().stacked_dims > 0 // kept whole and by part, of each choice
                ? 2.0 * static_cast<double>(shape[1] * model.moe_router_topk)
                : static_cast<double>(shape[0]);
-  if (param.name().find(".lora_magnitude") != std::string::npos)
+  const bool of_output = param.spec().shard_multiple > 0; // which keeps nothing for backward
+  if (param.name().find(".lora_magnitude") != std::string::npos && !of_output)
     return static_cast<double>(param.shape()[0]);
   return 0;
 }

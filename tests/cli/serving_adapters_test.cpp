@@ -107,6 +107,18 @@ TEST_F(ServingAdapters, ThatScaleRowsBesideABias) {
   expect_served("gpt2", {"peft.type=dora"}, {"peft.type=dora", "seed=2"}, kTensor);
 }
 
+TEST_F(ServingAdapters, OfTheVocabulary) {
+  expect_served("llama", {"peft.type=lora", "peft.target_modules=[lm_head,embed_tokens]"},
+                {"peft.type=dora", "peft.target_modules=[lm_head,q_proj]", "seed=2"}, kTensor);
+}
+
+TEST_F(ServingAdapters, OfATableThatIsTheOutputLayerToo) {
+  expect_served("llama3_rope_scaling_tied",
+                {"peft.type=lora", "peft.target_modules=[embed_tokens]", "peft.alpha=200"},
+                {"peft.type=lora", "peft.target_modules=[lm_head]", "peft.alpha=2000", "seed=2"},
+                kTensor);
+}
+
 TEST_F(ServingAdapters, OfLatents) {
   expect_served("deepseek_v3", {"peft.type=lora", "peft.target_modules=[kv_b_proj]"},
                 {"peft.type=dora", "seed=2"}, kTensor);

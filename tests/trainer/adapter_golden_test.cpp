@@ -161,6 +161,39 @@ INSTANTIATE_TEST_SUITE_P(
                                 "train.micro_batch_size=1 ddp.zero_stage=3",
                                 8},
                     AdapterCase{"gpt2_modules", "gpt2", "fp64"},
+                    AdapterCase{"llama_lm_head", "llama", "fp64"},
+                    AdapterCase{"llama_lm_head", "llama", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.sequence_parallel=true "
+                                "parallel.pipeline_model_parallel_size=2 "
+                                "train.micro_batch_size=1 ddp.zero_stage=2",
+                                4},
+                    AdapterCase{"llama_lm_head_dora", "llama", "fp64"},
+                    AdapterCase{"llama_lm_head_dora", "llama", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "train.micro_batch_size=2 ddp.zero_stage=3",
+                                4},
+                    AdapterCase{"llama_tied_lm_head", "llama3_rope_scaling_tied", "fp64"},
+                    AdapterCase{"llama_tied_lm_head", "llama3_rope_scaling_tied", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.pipeline_model_parallel_size=2 "
+                                "train.micro_batch_size=1 ddp.zero_stage=1",
+                                4},
+                    // B of an embedding has numbers up to 4, which the files round.
+                    AdapterCase{"llama_embed_tokens", "llama", "fp64", "", 1, 1e-9, 2.4e-7},
+                    AdapterCase{"llama_embed_tokens", "llama", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.sequence_parallel=true "
+                                "parallel.pipeline_model_parallel_size=2 "
+                                "train.micro_batch_size=1 ddp.zero_stage=2",
+                                4, 1e-9, 2.4e-7},
+                    AdapterCase{"gemma2_tied_both", "gemma2", "fp64", "", 1, 1e-9, 2.4e-7},
+                    AdapterCase{"gemma2_tied_both", "gemma2", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.sequence_parallel=true "
+                                "parallel.pipeline_model_parallel_size=2 "
+                                "train.micro_batch_size=1 ddp.zero_stage=3",
+                                8, 1e-9, 2.4e-7},
                     AdapterCase{"llama_tied_modules", "llama3_rope_scaling_tied", "fp64"},
                     AdapterCase{"llama_tied_modules", "llama3_rope_scaling_tied", "fp64",
                                 "parallel.tensor_model_parallel_size=2 "

@@ -57,8 +57,20 @@ inline std::vector<Work> adapter_works(const std::string& gpt2, const std::strin
                        "model.moe_aux_loss_coeff=0.05 peft.type=lora peft.r=3 "
                        "peft.modules_to_save=[\"experts.fc1\",router,\"*norm*\",qkv] "
                        "optimizer.clip_grad=0.5"},
-      {"lora_bert", bert + " peft.type=lora peft.r=4 peft.dropout=0.1", "stories.jsonl"},
-      {"lora_t5", t5 + " peft.type=lora peft.r=4", "stories.jsonl"},
+      // Beside the vocabulary: a table for both of its uses, and one for each with trained
+      // magnitudes.
+      {"lora_words", gpt2 + " peft.type=lora peft.r=3 peft.dropout=0.1 "
+                            "peft.target_modules=[embedding.word,output,qkv]"},
+      {"dora_output", "model.num_layers=4 model.hidden_size=32 model.num_attention_heads=4 "
+                      "model.num_query_groups=2 model.ffn_hidden_size=64 "
+                      "model.untie_embeddings_and_output_weights=true peft.type=dora peft.r=3 "
+                      "peft.target_modules=[output,qkv]"},
+      {"lora_bert",
+       bert + " peft.type=lora peft.r=4 peft.dropout=0.1 "
+              "peft.target_modules=[all-linear,embedding.word,output]",
+       "stories.jsonl"},
+      {"lora_t5", t5 + " peft.type=lora peft.r=4 peft.target_modules=[all-linear,output]",
+       "stories.jsonl"},
   };
 }
 
@@ -94,6 +106,10 @@ inline std::vector<Layout> adapter_layouts() {
        tp + "2" + ep + "2" + pp + "2" + schedule + "zb_h1" + " train.recompute=full", true},
       {"lora_modules_tp2_sp_ep2_pp2_zb_h1_zero3", "lora_modules", 8,
        tp + "2" + sp + ep + "2" + pp + "2" + schedule + "zb_h1" + zero + "3", true},
+      {"lora_words_tp2_sp_pp2_zero1", "lora_words", 8, tp + "2" + sp + pp + "2" + zero + "1", true},
+      {"lora_words_tp4_zero3", "lora_words", 8, tp + "4" + zero + "3" + recompute, true},
+      {"lora_words_cp2", "lora_words", 2, cp + "2", true},
+      {"dora_output_tp2_sp_pp2", "dora_output", 4, tp + "2" + sp + pp + "2", true},
       {"lora_bert_tp2_sp_pp2", "lora_bert", 4, tp + "2" + sp + pp + "2", true},
       {"lora_t5_tp2_pp2_dp2", "lora_t5", 8, tp + "2" + pp + "2" + zero + "3", true},
   };

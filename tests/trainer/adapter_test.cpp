@@ -12,7 +12,7 @@
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/memory_plan.h"
-#include "tests/trainer/tiny_run.h"
+#include "tests/trainer/adapter_run.h"
 
 namespace pentatron::trainer {
 namespace {
@@ -20,46 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-class AdapterRun : public testing::Test {
- protected:
-  Config config(std::vector<std::string> more, const std::string& load = "hf:") const {
-    const fs::path data = fs::path(PENTATRON_TEST_DATA) / "peft_curves/llama/batches.safetensors";
-    std::vector<std::string> keys = {"checkpoint.load=" +
-                                         (load == "hf:" ? "hf:" + base.string() : load),
-                                     "logger.dir=" + (scratch / ("log" + std::to_string(++runs))),
-                                     "logger.log_interval=1",
-                                     "logger.peak_tflops=1",
-                                     "dataset.type=batches",
-                                     "dataset.path=" + data.string(),
-                                     "train.train_iters=6",
-                                     "train.micro_batch_size=2",
-                                     "train.global_batch_size=4",
-                                     "kernels=order",
-                                     "peft.type=lora",
-                                     "peft.r=4",
-                                     "dtype=fp64"};
-    keys.insert(keys.end(), more.begin(), more.end());
-    return load_config(std::nullopt, keys, {}, 1);
-  }
-  std::string error(std::vector<std::string> more, const std::string& load = "hf:") const {
-    return message_of([&] { test::run(config(std::move(more), load)); });
-  }
-
-  std::string save(const char* name = "ck") const { return "checkpoint.save=" + (scratch / name); }
-
-  mutable int runs = 0;
-  test::Scratch scratch;
-  fs::path base = fs::path(PENTATRON_TEST_DATA) / "hf_tiny/llama";
-};
-
-/// Of a run, by name.
-std::map<std::string, at::Tensor> adapters_of(const test::Trace& trace) {
-  std::map<std::string, at::Tensor> adapters;
-  for (const auto& [name, weight] : trace.weights)
-    if (name.find(".lora_") != std::string::npos) adapters[name] = weight;
-  return adapters;
-}
 
 TEST_F(AdapterRun, BeginsAsTheBaseAndLeavesIt) {
   const test::Trace start = test::run(config({"train.train_iters=0"}));
@@ -201,10 +161,10 @@ TEST_F(AdapterRun, TrainsInBf16BesideABaseThatNeedsItsBytesAlone) {
 
 TEST_F(AdapterRun, RefusesWhatItCannotDo) {
   for (const auto& [key, part] : std::vector<std::pair<std::string, std::string>>{
-           {"peft.target_modules=[q_prj]", "matches no linear layer of the model"},
-           {"peft.target_modules=[]", "chooses no linear layer"},
+           {"peft.target_modules=[q_prj]", "matches no module of the model that takes adapters"},
+           {"peft.target_modules=[]", "chooses no module"},
            {"peft.rank_pattern=[\"q_proj\"]", "is not NAME=RANK"},
-           {"peft.rank_pattern=[\"lm_head=4\"]", "matches no linear layer"},
+           {"peft.rank_pattern=[\"norm=4\"]", "matches no module of the model"},
            {"peft.alpha_pattern=[\"q_proj=4\",\"*.0.*=8\"]", "which both match"},
            {"peft.modules_to_save=[lm_hed,norm]", "try: peft.modules_to_save=[lm_head,norm]"},
            {"peft.modules_to_save=[q_proj]", "chooses model.layers.0.self_attn.q_proj without "
@@ -216,6 +176,9 @@ TEST_F(AdapterRun, RefusesWhatItCannotDo) {
     EXPECT_THAT(error({key}), AllOf(HasSubstr(part), HasSubstr("try: "))) << key;
   EXPECT_THAT(error({"peft.type=dora", "peft.dropout=0.1"}),
               HasSubstr("peft.dropout=0.1 is not supported with peft.type=dora"));
+  EXPECT_THAT(error({"peft.type=dora", "peft.target_modules=[embed_tokens]"}),
+              AllOf(HasSubstr("is not supported for embeddings (model.embed_tokens in"),
+                    HasSubstr("try: peft.type=lora")));
 }
 
 TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {

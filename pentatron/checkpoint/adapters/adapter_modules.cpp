@@ -16,6 +16,7 @@
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/hf/weight_map.h"
 #include "pentatron/models/model.h"
+#include "pentatron/models/parts.h"
 
 namespace pentatron::checkpoint {
 
@@ -27,16 +28,21 @@ constexpr std::string_view kRouter = ".router.weight";
 
 struct AdaptableWeight {
   nn::ShardSpec spec;
-  bool token_wise = false;
+  nn::AdaptedUse use;
+  std::string values; ///< the parameter with its values
 };
 
 std::map<std::string, AdaptableWeight> adaptable_weights(const models::ModelConfig& config) {
   const std::unique_ptr<models::Model> model = models::make_model(config, {});
   std::map<std::string, AdaptableWeight> weights;
-  for (const nn::Param& param : model->params())
-    if (param.adaptable && !param.name().starts_with("mtp.")) // which PEFT's models lack
-      weights.emplace(param.name(),
-                      AdaptableWeight{.spec = param.spec(), .token_wise = param.token_wise});
+  using Use = nn::AdaptedUse;
+  for (const nn::Param& param : model->params()) {
+    if (param.name().starts_with("mtp.")) continue; // which PEFT's models lack
+    for (const Use use : {Use::kLinear, Use::kTokenWise, Use::kEmbedding, Use::kOutput})
+      if ((param.adaptable & static_cast<uint8_t>(use)) != 0)
+        weights.emplace(use == Use::kOutput ? models::kOutputWeight : param.name(),
+                        AdaptableWeight{.spec = param.spec(), .use = use, .values = param.name()});
+  }
   return weights;
 }
 
@@ -52,11 +58,12 @@ LinearModule module_of(const std::string& weight, const AdaptableWeight& adaptab
                       .own = without_weight(weight),
                       .own_part = {},
                       .weight = weight,
+                      .values = adaptable.values,
                       .part = {},
                       .first_row = begin,
                       .rows = rows,
                       .columns = spec.shape.back(),
-                      .token_wise = adaptable.token_wise,
+                      .use = adaptable.use,
                       .router = weight.ends_with(kRouter),
                       .experts = spec.stacked_dims > 0 ? spec.shape[0] : 0};
   if (spec.parts.size() > 1) {
@@ -91,7 +98,7 @@ bool trains_whole(const AdapterSettings& settings, const LinearModule& module) {
 
 /// As in PEFT, "down_proj" is the name of linear layers alone, "experts.down_proj" of experts.
 bool chooses(const std::string& target, const LinearModule& module) {
-  if (target == kAllLinear) return module.experts == 0 && !module.token_wise;
+  if (target == kAllLinear) return module.experts == 0 && module.use == nn::AdaptedUse::kLinear;
   return (module.experts == 0 || target.find('.') != std::string::npos) && matches(target, module);
 }
 
@@ -99,8 +106,14 @@ std::string last_of(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
 }
 
-/// "q_proj", "experts.down_proj": the ends of the modules' names, by which they can be chosen.
-std::vector<std::string> short_names(const std::vector<LinearModule>& modules) {
+bool is_word_table(const LinearModule& module) {
+  return module.use == nn::AdaptedUse::kEmbedding || module.use == nn::AdaptedUse::kOutput;
+}
+
+/// "q_proj", "experts.down_proj": the ends of the modules' names, by which they can be chosen; the
+/// word tables at the end.
+std::vector<std::string> short_names(std::vector<LinearModule> modules) {
+  std::ranges::stable_sort(modules, {}, is_word_table);
   std::vector<std::string> names;
   for (const LinearModule& module : modules) {
     const std::string last = last_of(module.hf);
@@ -143,8 +156,8 @@ void check_patterns(const std::vector<std::string>& entries, const std::string& 
                  return matches(entry.substr(0, equals), m);
                })) {
       violations.add(key,
-                     fmt::format("{} contains \"{}\", which matches no linear layer of the model; "
-                                 "they are {}",
+                     fmt::format("{} contains \"{}\", which matches no module of the model that "
+                                 "takes adapters; they are {}",
                                  key, entry, fmt::join(names, ", ")),
                      fmt::format("{}=[]", key));
     }
@@ -177,6 +190,25 @@ bool matches_within(const std::string& pattern, const std::string& name) {
   return dot != std::string::npos && matches_within(pattern, name.substr(0, dot));
 }
 
+namespace {
+
+/// An output layer that is the embedding's table, under the name that it would have alone.
+void add_tied_output(const models::ModelConfig& config, const std::string& family,
+                     const std::map<std::string, AdaptableWeight>& weights,
+                     std::vector<LinearModule>& modules) {
+  const auto output = weights.find(models::kOutputWeight);
+  if (output == weights.end() || output->second.values == models::kOutputWeight) return;
+  models::ModelConfig untied = config;
+  untied.untie_embeddings_and_output_weights = true;
+  for (const WeightMapEntry& entry : weight_map({family, untied}, HfNames::kParameters)) {
+    if (entry.param != models::kOutputWeight) continue;
+    modules.push_back(module_of(output->first, output->second, 0, entry.shape[0]));
+    modules.back().hf = without_weight(entry.hf);
+  }
+}
+
+} // namespace
+
 std::vector<LinearModule> linear_modules(const models::ModelConfig& config,
                                          const std::string& family) {
   const std::map<std::string, AdaptableWeight> weights = adaptable_weights(config);
@@ -203,6 +235,7 @@ std::vector<LinearModule> linear_modules(const models::ModelConfig& config,
       else if (entry.hf.ends_with(kWeight))
         add(entry, without_weight(entry.hf));
     }
+    add_tied_output(config, *found, weights, modules);
   } else {
     for (const auto& [name, weight] : weights) {
       const nn::ShardSpec& spec = weight.spec;
@@ -231,24 +264,27 @@ std::vector<AdaptedModule> adapted_modules(const std::vector<LinearModule>& modu
     if (std::ranges::any_of(modules, [&](const auto& m) { return chooses(pattern, m); })) continue;
     const std::string near = nearest(pattern, names);
     violations.add(key,
-                   fmt::format("{} contains \"{}\", which matches no linear layer of the model; "
-                               "they are {}",
+                   fmt::format("{} contains \"{}\", which matches no module of the model that "
+                               "takes adapters; they are {}",
                                key, pattern, fmt::join(names, ", ")),
                    fmt::format("{}=[{}]", key, near.empty() ? kAllLinear : near));
   }
   if (settings.target_modules.empty())
-    violations.add(key, fmt::format("{}=[] chooses no linear layer", key),
+    violations.add(key, fmt::format("{}=[] chooses no module", key),
                    fmt::format("{}=[{}]", key, kAllLinear));
   check_patterns(settings.rank_pattern, config::join(path, "rank_pattern"), true, modules,
                  violations);
   check_patterns(settings.alpha_pattern, config::join(path, "alpha_pattern"), false, modules,
                  violations);
+  std::set<std::string> whole; // parameters of modules that train whole
+  for (const LinearModule& module : modules)
+    if (trains_whole(settings, module)) whole.insert(module.values);
   std::vector<AdaptedModule> adapted;
   std::map<std::string, int64_t> ranks; // of the weight so far
   for (const LinearModule& module : modules) {
     if (std::ranges::none_of(settings.target_modules,
                              [&](const std::string& p) { return chooses(p, module); }) ||
-        trains_whole(settings, module))
+        trains_whole(settings, module) || (is_word_table(module) && whole.contains(module.values)))
       continue;
     AdaptedModule one{.module = module};
     one.rank = static_cast<int64_t>(

@@ -1,4 +1,5 @@
-/// The linear layers of a model under the names by which adapters are chosen and stored.
+/// The linear layers and word tables of a model under the names by which adapters are chosen and
+/// stored.
 #pragma once
 
 #include <string>
@@ -12,16 +13,18 @@
 
 namespace pentatron::checkpoint {
 
-/// A linear layer as Hugging Face has it: all of a weight of ours, or some of its parts.
+/// A linear layer as Hugging Face has it: all of a weight of ours, or some of its parts. Also the
+/// embedding.
 struct LinearModule {
   std::string hf;       ///< "model.layers.0.self_attn.q_proj"
   std::string own;      ///< "layers.0.attention.qkv"
   std::string own_part; ///< "layers.0.attention.qkv.q"
-  std::string weight;   ///< our parameter
+  std::string weight;   ///< our parameter, or the name of an output layer that is the word table
+  std::string values;   ///< the parameter with its values
   std::string part;     ///< nn::AdaptedPart::name
   size_t first = 0, count = 1;
   int64_t first_row = 0, rows = 0, columns = 0; ///< of our parameter
-  bool token_wise = false; ///< of nn::Param: without dropout and DoRA, and not in all-linear
+  nn::AdaptedUse use = nn::AdaptedUse::kLinear; ///< all-linear has those alone
   bool router = false;     ///< one of them, and a parameter of `hf`, not a linear layer there
   int64_t experts = 0;     ///< 0: one matrix, else so many, which are one parameter of `hf`
   int64_t alternating = 1; ///< see WeightMapEntry

@@ -50,18 +50,21 @@ struct AdapterSettings {
     return std::tuple{
         field("type", &C::type,
               "kind of adapter to train instead of the model's weights; lora: low-rank additions "
-              "to linear layers; dora: lora with trained magnitudes of the rows")
+              "to linear layers and embeddings; dora: lora with trained magnitudes of the rows")
             .on_resume(OnResume::kState),
         field("r", &C::r, "rank of adapters").size().on_resume(OnResume::kState),
         field("alpha", &C::alpha,
               "scale of adapters: an adapter's output is multiplied by alpha / r")
             .positive()
             .on_resume(OnResume::kState),
-        field("dropout", &C::dropout, "dropout of the input of adapters").min(0).less_than(1),
+        field("dropout", &C::dropout, "dropout of the input of adapters, not of embeddings")
+            .min(0)
+            .less_than(1),
         field("target_modules", &C::target_modules,
-              "names of linear layers that get adapters, with wildcards: Hugging Face or pentatron "
-              "names, complete or only the end after a dot (q_proj, layers.0.*, qkv); all-linear: "
-              "all linear layers except experts, routers, gates and projections to latents")
+              "names of linear layers and embeddings that get adapters, with wildcards: Hugging "
+              "Face or pentatron names, complete or only the end after a dot (q_proj, layers.0.*, "
+              "lm_head, embed_tokens); all-linear: all linear layers except the output layer, "
+              "experts, routers, gates and projections to latents")
             .on_resume(OnResume::kState),
         field("modules_to_save", &C::modules_to_save,
               "names of modules that are trained whole beside adapters and stored with them, such "

@@ -18,6 +18,8 @@
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/config/config.h"
 #include "pentatron/models/model.h"
+#include "pentatron/models/parts.h"
+#include "pentatron/models/word_table.h"
 
 namespace pentatron::checkpoint {
 
@@ -114,9 +116,9 @@ at::Tensor summed_rows(ModelSource& base, const Adapter& adapter, const AdaptedM
   const int64_t columns = one.module.columns, of_part = row - one.module.first_row;
   const at::Tensor weight = at::empty({rows, columns}, at::kDouble);
   if (expert < 0)
-    base.read(one.module.weight, Box{{row, 0}, {rows, columns}}, weight);
+    base.read(one.module.values, Box{{row, 0}, {rows, columns}}, weight);
   else
-    base.read(one.module.weight, Box{{expert, row, 0}, {1, rows, columns}}, weight.unsqueeze(0));
+    base.read(one.module.values, Box{{expert, row, 0}, {1, rows, columns}}, weight.unsqueeze(0));
   const auto part = [&](const char* what, const std::string& name) {
     const at::Tensor all =
         adapter.tensors.at(nn::adapter_name(one.module.weight, what, name)).to(at::kDouble);
@@ -146,6 +148,7 @@ class MergedSource final : public ModelSource {
     facts_.path = std::move(path);
     for (const AdaptedModule& one : adapter_.modules) by_weight_[one.module.weight].push_back(&one);
     facts_.trained = true;
+    untie();
   }
 
   void read(const std::string& param, const Box& box, const at::Tensor& target) override {
@@ -156,7 +159,8 @@ class MergedSource final : public ModelSource {
       target.copy_(values);
       return;
     }
-    base_->read(param, box, target);
+    base_->read(untied_ && param == models::kOutputWeight ? models::kWordTable : param, box,
+                target);
     const auto found = by_weight_.find(param);
     if (found == by_weight_.end()) return;
     for (const AdaptedModule* const one : found->second) {
@@ -172,6 +176,21 @@ class MergedSource final : public ModelSource {
   }
 
  private:
+  /// The output layer and the embedding are no longer equal if one of them has an adapter.
+  void untie() {
+    const auto changes = [](const AdaptedModule& one) {
+      return one.module.use == nn::AdaptedUse::kEmbedding ||
+             one.module.use == nn::AdaptedUse::kOutput;
+    };
+    const auto table = facts_.tensors.find(models::kWordTable);
+    untied_ = !facts_.config.untie_embeddings_and_output_weights &&
+              std::ranges::any_of(adapter_.modules, changes) && table != facts_.tensors.end() &&
+              models::has_output_layer(facts_.config);
+    if (!untied_) return;
+    facts_.config.untie_embeddings_and_output_weights = true;
+    facts_.tensors.emplace(models::kOutputWeight, table->second);
+  }
+
   /// A box of the matrix of an expert, or of the only one.
   void merge(const AdaptedModule& one, int64_t expert, const Box& box, const at::Tensor& target) {
     const int64_t begin = std::max(box.offset[0], one.module.first_row);
@@ -187,8 +206,9 @@ class MergedSource final : public ModelSource {
     const at::Tensor weight = summed_rows(*base_, adapter_, one, expert, row, rows);
     if (adapter_.settings.type == AdapterType::kDora) {
       const at::Tensor m = adapter_.tensors.at(magnitude_of(one)).to(at::kDouble);
-      weight.mul_((m.narrow(0, row - one.module.first_row, rows) / weight.square().sum(1).sqrt())
-                      .unsqueeze(1));
+      const at::Tensor norms = weight.square().sum(1).sqrt_();
+      norms.masked_fill_(norms == 0, 1);
+      weight.mul_((m.narrow(0, row - one.module.first_row, rows) / norms).unsqueeze(1));
     }
     return weight;
   }
@@ -196,6 +216,7 @@ class MergedSource final : public ModelSource {
   std::unique_ptr<ModelSource> base_;
   Adapter adapter_;
   std::map<std::string, std::vector<const AdaptedModule*>> by_weight_;
+  bool untied_ = false; ///< the base's output layer is its embedding
 };
 
 } // namespace
@@ -263,11 +284,19 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
         base.facts().path.string(), violations.list().front().cause);
   if (adapter.settings.type == AdapterType::kDora)
     for (const AdaptedModule& one : adapter.modules)
-      if (one.module.experts > 0)
-        raise<ConfigError>("{} is a DoRA adapter of experts ({}), which is not supported\n  try: a "
-                           "LoRA adapter of experts",
-                           where.string(), one.module.hf);
+      if (one.module.experts > 0 || one.module.use == nn::AdaptedUse::kEmbedding) {
+        const char* const what = one.module.experts > 0 ? "experts" : "the embedding";
+        raise<ConfigError>("{} is a DoRA adapter of {} ({}), which is not supported\n  try: a LoRA "
+                           "adapter of {}",
+                           where.string(), what, one.module.hf, what);
+      }
   read_peft_tensors(where, adapter);
+  for (const BaseCopy& copy : adapter.copies) {
+    const at::Tensor own = at::empty_like(copy.values, at::kDouble);
+    base.read(copy.param, Box{{0, 0}, copy.values.sizes().vec()}, own);
+    check_copy(where, copy, own, copy.values);
+  }
+  adapter.copies.clear();
   return adapter;
 }
 
@@ -278,8 +307,9 @@ void divide_by_row_norms(Adapter& adapter, ModelSource& base) {
     magnitudes = magnitudes.to(at::kDouble, false, true); // a copy
     const int64_t first = one.module.first_row;
     in_steps(one, first, first + one.module.rows, [&](int64_t row, int64_t rows) {
-      magnitudes.narrow(0, row - first, rows)
-          .div_(summed_rows(base, adapter, one, -1, row, rows).square_().sum(1).sqrt_());
+      const at::Tensor norms =
+          summed_rows(base, adapter, one, -1, row, rows).square_().sum(1).sqrt_();
+      magnitudes.narrow(0, row - first, rows).div_(norms.masked_fill_(norms == 0, 1));
     });
   }
 }

@@ -31,7 +31,7 @@ void check_base(ModelSource& model, const AdapterBase& base, const std::string& 
 
 /// Reads the adapter in a PEFT folder, a run's checkpoint folder, or one checkpoint. Throws the
 /// errors of read_peft_settings() and read_peft_tensors(); CheckpointError if a checkpoint belongs
-/// to another base, ConfigError for DoRA of experts.
+/// to another base, ConfigError for DoRA of experts and embeddings.
 Adapter read_adapter(const std::filesystem::path& where, ModelSource& base);
 
 /// Prepares an adapter for rows of a pass that take it one by one (nn::VariantRows): DoRA's

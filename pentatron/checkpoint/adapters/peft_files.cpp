@@ -85,16 +85,20 @@ SafetensorsFile open_tensors(const fs::path& folder) {
   return SafetensorsFile(file);
 }
 
-/// What the tensors in the file belong to: linear layers, which all rules have chosen, or the
-/// modules with several parameters that experts are.
+/// What the tensors in the file belong to: linear layers and embeddings, which all rules have
+/// chosen, or the modules with several parameters that experts are.
 std::vector<std::string> owners_in(const fs::path& folder) {
-  constexpr std::string_view kEnd = ".lora_A.weight";
   std::vector<std::string> names;
   const SafetensorsFile stored = open_tensors(folder);
   for (const auto& [name, tensor] : stored.tensors())
-    if (name.starts_with(kPrefix) && name.ends_with(kEnd))
-      names.push_back(name.substr(kPrefix.size(), name.size() - kPrefix.size() - kEnd.size()));
+    for (const std::string_view end : {".lora_A.weight", ".lora_embedding_A"})
+      if (name.starts_with(kPrefix) && name.ends_with(end))
+        names.push_back(name.substr(kPrefix.size(), name.size() - kPrefix.size() - end.size()));
   return names;
+}
+
+bool ensures_tying(const Json& json, const std::string& where) {
+  return json_get_or<bool>(json, "ensure_weight_tying", false, where);
 }
 
 /// Whether PEFT chooses the module, or one that contains it, by the end of its name.
@@ -202,7 +206,8 @@ std::vector<std::string> targets_of(const Json& json, const fs::path& folder,
        json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where))
     names.push_back(target_of_parameter(parameter));
   const auto found = json.find("target_modules");
-  if (chosen_by_rules(json)) {
+  // What PEFT ties is not in target_modules.
+  if (chosen_by_rules(json) || (names.empty() && ensures_tying(json, where))) {
     if (!names.empty())
       raise<ConfigError>("{}: target_parameters beside modules chosen by a regular expression, "
                          "numbers of layers or exclude_modules is not supported\n  try: "
@@ -241,10 +246,23 @@ class Names {
   const std::vector<AdaptedModule>& modules_;
 };
 
+/// PEFT has the adapter of an embedding as that of the transposed table: its A is our B.
+bool is_embedding(const AdaptedModule& one) {
+  return one.module.use == nn::AdaptedUse::kEmbedding;
+}
+const char* a_in_names(const AdaptedModule& one) {
+  return is_embedding(one) ? "lora_embedding_B" : "lora_A.weight";
+}
+const char* b_in_names(const AdaptedModule& one) {
+  return is_embedding(one) ? "lora_embedding_A" : "lora_B.weight";
+}
+
 std::vector<int64_t> a_shape(const AdaptedModule& one) {
+  if (is_embedding(one)) return {one.module.columns, one.rank};
   return {one.rank * std::max<int64_t>(1, one.module.experts), one.module.columns};
 }
 std::vector<int64_t> b_shape(const AdaptedModule& one) {
+  if (is_embedding(one)) return {one.rank, one.module.rows};
   return {one.module.rows, one.rank * std::max<int64_t>(1, one.module.experts)};
 }
 
@@ -253,21 +271,25 @@ WeightMapEntry rows_of(const AdaptedModule& one) {
   return {.hf = {}, .param = {}, .alternating = one.module.alternating, .parts_dim = 1};
 }
 
-/// [E rank, in] as [E, rank, in], and [out, rank E] as [E, out, rank].
-at::Tensor a_of_experts(const AdaptedModule& one, const at::Tensor& a) {
+/// Of experts: [E rank, in] as [E, rank, in], and [out, rank E] as [E, out, rank].
+at::Tensor a_of_file(const AdaptedModule& one, const at::Tensor& a) {
+  if (is_embedding(one)) return a.t().contiguous();
   return one.module.experts == 0 ? a : a.unflatten(0, {one.module.experts, one.rank});
 }
-at::Tensor b_of_experts(const AdaptedModule& one, const at::Tensor& b) {
+at::Tensor b_of_file(const AdaptedModule& one, const at::Tensor& b) {
+  if (is_embedding(one)) return b.t().contiguous();
   if (one.module.experts == 0) return b;
   return as_parameter(rows_of(one),
                       b.unflatten(1, {one.rank, one.module.experts}).permute({2, 0, 1}))
       .contiguous();
 }
 at::Tensor a_in_file(const AdaptedModule& one, const at::Tensor& a) {
+  if (is_embedding(one)) return a.t().contiguous();
   const at::Tensor own = a.narrow(one.module.experts > 0 ? 1 : 0, one.first, one.rank);
   return (one.module.experts > 0 ? own.flatten(0, 1) : own).contiguous();
 }
 at::Tensor b_in_file(const AdaptedModule& one, const at::Tensor& b) {
+  if (is_embedding(one)) return b.t().contiguous();
   if (one.module.experts == 0) return b;
   return as_hf(rows_of(one), b).permute({1, 2, 0}).flatten(1, 2).contiguous();
 }
@@ -321,7 +343,7 @@ at::Tensor whole_of_parts(const WholeParam& param, const std::vector<at::Tensor>
 void check_tying(const fs::path& folder, const std::string& module) {
   const fs::path file = folder / kPeftConfig;
   const std::string where = file.string();
-  if (!json_get_or<bool>(read_json(file), "ensure_weight_tying", false, where))
+  if (!ensures_tying(read_json(file), where))
     raise<ConfigError>("{}: modules_to_save has {} without ensure_weight_tying, so that the "
                        "modules that share this weight in the model would differ, which is not "
                        "supported\n  try: an adapter that was trained with "
@@ -393,6 +415,25 @@ Adapter adapter_parts(const AdapterSettings& settings, const models::ModelConfig
   };
 }
 
+bool ties_adapters(const fs::path& folder) {
+  const fs::path file = folder / kPeftConfig;
+  if (!ensures_tying(read_json(file), file.string())) return false;
+  const SafetensorsFile stored = open_tensors(folder);
+  return std::ranges::any_of(
+      stored.tensors(), [](const auto& one) { return one.first.ends_with(".lora_embedding_A"); });
+}
+
+void check_copy(const fs::path& folder, const BaseCopy& copy, const at::Tensor& own,
+                const at::Tensor& values) {
+  if (at::equal(own.to(values.scalar_type()), values) ||
+      at::equal(own, values.to(own.scalar_type())))
+    return;
+  raise<CheckpointError>(
+      "{} contains {}, whose values are not those of the model\n  try: the model that the adapter "
+      "was trained for, or save_pretrained(DIR, save_embedding_layers=False) of peft",
+      (folder / kPeftTensors).string(), copy.name);
+}
+
 void check_output_layer(const fs::path& folder, const AdapterSettings& settings,
                         const models::ModelConfig& config) {
   constexpr const char* kOutput = "lm_head";
@@ -431,8 +472,13 @@ void read_peft_tensors(const fs::path& folder, Adapter& adapter) {
   std::vector<at::Tensor> a;
   AdapterTensors& tensors = adapter.tensors;
   for (const AdaptedModule& one : modules) {
-    a.push_back(take({hf_name(one, "lora_A.weight")}, a_shape(one)));
-    tensors[b_name(one)] = take({hf_name(one, "lora_B.weight")}, b_shape(one));
+    a.push_back(take({hf_name(one, a_in_names(one))}, a_shape(one)));
+    tensors[b_name(one)] = take({hf_name(one, b_in_names(one))}, b_shape(one));
+    const std::string copy = hf_name(one, "base_layer.weight");
+    if (one.module.use != nn::AdaptedUse::kLinear && stored.find(copy) != nullptr)
+      adapter.copies.push_back({.name = copy,
+                                .param = one.module.values,
+                                .values = take({copy}, {one.module.rows, one.module.columns})});
     if (dora)
       tensors[magnitude_name(one)] = take(
           {hf_name(one, "lora_magnitude_vector"), hf_name(one, "lora_magnitude_vector.weight")},
@@ -452,8 +498,8 @@ void read_peft_tensors(const fs::path& folder, Adapter& adapter) {
   for (size_t i = 0; i < modules.size(); ++i) {
     const AdaptedModule& one = modules[i];
     at::Tensor& b = tensors.at(b_name(one));
-    b = b_of_experts(one, b);
-    const at::Tensor own = a_of_experts(one, a[i]); // behind those of the weight's parts before
+    b = b_of_file(one, b);
+    const at::Tensor own = a_of_file(one, a[i]); // behind those of the weight's parts before
     at::Tensor& all = tensors[a_name(one)];
     all = all.defined() ? at::cat({all, own}, one.module.experts > 0 ? 1 : 0) : own;
   }
@@ -481,8 +527,8 @@ void write_peft(const fs::path& folder, const Adapter& adapter,
   for (const AdaptedModule& one : adapter.modules) {
     if (one.rank != settings.r) ranks[one.module.hf] = one.rank;
     if (one.alpha != settings.alpha) alphas[one.module.hf] = number(one.alpha);
-    files[hf_name(one, "lora_A.weight")] = a_in_file(one, adapter.tensors.at(a_name(one)));
-    files[hf_name(one, "lora_B.weight")] = b_in_file(one, adapter.tensors.at(b_name(one)));
+    files[hf_name(one, a_in_names(one))] = a_in_file(one, adapter.tensors.at(a_name(one)));
+    files[hf_name(one, b_in_names(one))] = b_in_file(one, adapter.tensors.at(b_name(one)));
     if (settings.type == AdapterType::kDora)
       files[hf_name(one, "lora_magnitude_vector")] = adapter.tensors.at(magnitude_name(one));
   }

@@ -26,17 +26,34 @@ AdapterSettings read_peft_settings(const std::filesystem::path& folder);
 /// and those of the model that train with them.
 using AdapterTensors = std::map<std::string, at::Tensor>;
 
+/// A weight of the model that PEFT has stored beside its adapter.
+struct BaseCopy {
+  std::string name; ///< in the file
+  std::string param;
+  at::Tensor values;
+};
+
 struct Adapter {
   AdapterSettings settings;
   std::vector<AdaptedModule> modules;
   std::vector<WholeParam> whole;
   AdapterTensors tensors;
+  std::vector<BaseCopy> copies = {};
 };
 
 /// What the settings choose of a model, without tensors.
 Adapter adapter_parts(const AdapterSettings& settings, const models::ModelConfig& config,
                       const std::string& family, config::Violations& violations,
                       std::string_view path = "peft");
+
+/// Whether the adapters of embedding and output layer are one, which PEFT can apply, but trains as
+/// two (ensure_weight_tying with both in target_modules).
+bool ties_adapters(const std::filesystem::path& folder);
+
+/// Throws CheckpointError if a model with `values` in place of a parameter that the folder has a
+/// copy of is not the one that the adapter belongs to. Equal is what one type rounds to the other.
+void check_copy(const std::filesystem::path& folder, const BaseCopy& copy, const at::Tensor& own,
+                const at::Tensor& values);
 
 /// Throws ConfigError if the adapter has trained the output layer of a model whose output layer is
 /// its embedding apart from it.

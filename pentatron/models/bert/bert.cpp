@@ -45,7 +45,8 @@ class EncoderEmbedding final : public nn::Segment {
   };
   EncoderEmbedding(const nn::Scope& scope, const Tables& tables, const ModelConfig& config,
                    const parallel::TensorParallel& tp)
-      : tables_(tables), words_(*tables.words, nullptr, tp),
+      : tables_(tables), words_(*tables.words, nullptr, tp,
+                                {scope / "word", *tables.words, nn::AdaptedUse::kEmbedding}),
         position_offset_(config.position_offset),
         dropout_(config.embedding_dropout.value_or(config.hidden_dropout)) {
     if (is_post_norm(config))
@@ -92,7 +93,7 @@ class EncoderEmbedding final : public nn::Segment {
 class MaskedLmHead {
  public:
   MaskedLmHead(const nn::Scope& scope, const ModelConfig& config, nn::Param& words,
-               const parallel::TensorParallel& tp)
+               const parallel::TensorParallel& tp, const parallel::VocabAdapters& adapters)
       : activation_(layer_options(config, 0).mlp.activation),
         weight_(&scope.param("dense.weight",
                              {.name = {},
@@ -107,7 +108,7 @@ class MaskedLmHead {
         head_(words,
               &scope.param("bias", parallel::vocab_bias_spec(config.vocab_size),
                            nn::Init::constant(0)),
-              tp) {}
+              tp, 0, adapters) {}
   const parallel::VocabHead& vocabulary() const { return head_; }
   at::Tensor transform(const at::Tensor& x, const nn::ForwardContext& ctx) const {
     const at::Tensor y = nn::linear(x, *weight_, dense_bias_, ctx);
@@ -145,7 +146,7 @@ class EncoderHead final : public nn::Segment {
     if (parts_.masked && (ctx.wanted.logits || labelled("labels"))) {
       const at::Tensor y = parts_.masked->transform(x, ctx);
       const parallel::VocabHead& head = parts_.masked->vocabulary();
-      if (ctx.wanted.logits) ctx.deposit(kLogits, head.logits(y, ctx.wanted.logit_rows));
+      if (ctx.wanted.logits) ctx.deposit(kLogits, head.logits(y, ctx.wanted.logit_rows, ctx));
       if (labelled("labels")) add(head.loss(y, ctx.batch->field("labels"), kMaskedLoss, ctx));
     }
     if (!parts_.pooler) return {.flows = {}, .loss = loss};
@@ -269,10 +270,12 @@ std::unique_ptr<nn::Segment> Bert::make_head() {
   if (is_masked_lm(config_)) {
     const nn::ShardSpec words = parallel::vocab_spec(config_.vocab_size, h);
     nn::Param& output =
-        is_tied(config_)
-            ? shared_param(unit, kWordTable, words, embedding_init(config_))
-            : scope.param("output.weight", words, nn::Init::normal(config_.init_method_std));
-    parts.masked.emplace(scope / "lm_head", config_, output, build_.tp);
+        is_tied(config_) ? shared_param(unit, kWordTable, words, embedding_init(config_))
+                         : (scope / kOutputModule)
+                               .param("weight", words, nn::Init::normal(config_.init_method_std));
+    parts.masked.emplace(
+        scope / "lm_head", config_, output, build_.tp,
+        parallel::VocabAdapters(scope / kOutputModule, output, nn::AdaptedUse::kOutput));
   }
   if (config_.pools()) parts.pooler.emplace(scope / "pooler", h, config_.init_method_std);
   const auto sample_head = [&](const char* name, int64_t outputs, double dropout,

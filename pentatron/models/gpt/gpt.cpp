@@ -118,7 +118,10 @@ TokenEmbedding Gpt::make_embedding(int64_t unit) {
                                .table = true,
                                .placements = parallel::token_wise(build_.tp)},
                               embedding_init(config_));
-  return {words, positions, config_, build_.tp};
+  parallel::VocabAdapters adapters; // none where depths look up in the table, too
+  if (config_.mtp_num_layers == 0)
+    adapters = {root().of_unit(unit) / kWordModule, words, nn::AdaptedUse::kEmbedding};
+  return {words, positions, config_, build_.tp, adapters};
 }
 
 std::unique_ptr<nn::Segment> Gpt::make_depth(int64_t unit) {
@@ -139,13 +142,14 @@ std::unique_ptr<nn::Segment> Gpt::make_depth(int64_t unit) {
 std::unique_ptr<nn::Segment> Gpt::make_head(int64_t unit) {
   const nn::Scope scope = root().of_unit(unit);
   const nn::ShardSpec table = parallel::vocab_spec(config_.vocab_size, config_.hidden_size);
-  nn::Param& output =
-      config_.untie_embeddings_and_output_weights
-          ? scope.param("output.weight", table, nn::Init::normal(config_.init_method_std))
-          : shared_param(unit, kWordTable, table, embedding_init(config_));
+  nn::Param& output = config_.untie_embeddings_and_output_weights
+                          ? (scope / kOutputModule)
+                                .param("weight", table, nn::Init::normal(config_.init_method_std))
+                          : shared_param(unit, kWordTable, table, embedding_init(config_));
   LmHeadOptions options;
   for (int64_t depth = 1; depth <= config_.mtp_num_layers; ++depth)
     options.further.push_back({mtp_labels(depth), mtp_term(depth)});
+  options.adapters = {scope / kOutputModule, output, nn::AdaptedUse::kOutput};
   options.norm = config_.mtp_num_layers == 0; // else the first depth has it
   return std::make_unique<LmHead>(scope / "final_norm", config_, output, build_.tp, options);
 }

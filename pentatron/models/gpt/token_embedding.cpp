@@ -8,9 +8,10 @@
 namespace pentatron::models {
 
 TokenEmbedding::TokenEmbedding(nn::Param& words, nn::Param* positions, const ModelConfig& config,
-                               const parallel::TensorParallel& tp)
-    : words_(words, nullptr, tp), with_positions_(words, positions, tp), positions_(positions),
-      scales_(config.embedding_multiplier.has_value()),
+                               const parallel::TensorParallel& tp,
+                               const parallel::VocabAdapters& adapters)
+    : words_(words, nullptr, tp, adapters), with_positions_(words, positions, tp, adapters),
+      positions_(positions), scales_(config.embedding_multiplier.has_value()),
       dropout_(config.embedding_dropout.value_or(config.hidden_dropout)) {
   if (scales_)
     multiplier_ =

@@ -10,7 +10,7 @@ class TokenEmbedding {
  public:
   /// `positions` may be null.
   TokenEmbedding(nn::Param& words, nn::Param* positions, const ModelConfig& config,
-                 const parallel::TensorParallel& tp);
+                 const parallel::TensorParallel& tp, const parallel::VocabAdapters& adapters = {});
   /// Shapes: ids [T] int64, places [T] int64, undefined: those of the layout -> [T, hidden], under
   /// sequence parallel [T / t, hidden]. `site`: of dropout.
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& places, uint32_t site,

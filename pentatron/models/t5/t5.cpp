@@ -239,15 +239,16 @@ std::unique_ptr<nn::Segment> T5::make_segment(int64_t unit) {
   case kHead:
     break;
   }
-  nn::Param& output =
-      config_.untie_embeddings_and_output_weights
-          ? scope.param("output.weight", table, nn::Init::normal(config_.init_method_std))
-          : words();
+  nn::Param& output = config_.untie_embeddings_and_output_weights
+                          ? (scope / kOutputModule)
+                                .param("weight", table, nn::Init::normal(config_.init_method_std))
+                          : words();
   const double width = static_cast<double>(config_.hidden_size);
   return std::make_unique<LmHead>(
       scope / "decoder.final_norm", config_, output, build_.tp,
       LmHeadOptions{.dropout = {.p = config_.hidden_dropout, .site = site_behind(config_, 2)},
-                    .scale = config_.scale_decoder_outputs ? 1 / std::sqrt(width) : 1});
+                    .scale = config_.scale_decoder_outputs ? 1 / std::sqrt(width) : 1,
+                    .adapters = {scope / kOutputModule, output, nn::AdaptedUse::kOutput}});
 }
 
 T5::T5(const ModelConfig& config, const ModelBuild& build) : Model(config, build) {

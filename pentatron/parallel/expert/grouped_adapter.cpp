@@ -49,7 +49,7 @@ at::Tensor add_scaled(const at::Tensor& y, const at::Tensor& u, int64_t begin, d
 
 std::shared_ptr<const GroupedAdapter> GroupedAdapter::make(const nn::Scope& scope,
                                                            nn::Param& weight) {
-  weight.adaptable = true;
+  weight.adaptable |= static_cast<uint8_t>(nn::AdaptedUse::kLinear);
   if (scope.adapters() == nullptr) return nullptr;
   if (!scope.adapters()->weights.contains(weight.name())) return nullptr;
   return std::shared_ptr<const GroupedAdapter>(

@@ -20,7 +20,7 @@ using nn::Placement;
 
 std::shared_ptr<const LinearAdapter> LinearAdapter::make(const nn::Scope& scope, nn::Param& weight,
                                                          Split split, const TensorParallel& tp) {
-  weight.adaptable = true;
+  weight.adaptable |= static_cast<uint8_t>(nn::AdaptedUse::kLinear);
   if (scope.adapters() == nullptr) return nullptr;
   if (!scope.adapters()->weights.contains(weight.name())) return nullptr;
   return std::shared_ptr<const LinearAdapter>(

@@ -11,8 +11,7 @@
 namespace pentatron::parallel {
 
 std::shared_ptr<const TokenAdapter> TokenAdapter::make(const nn::Scope& scope, nn::Param& weight) {
-  weight.adaptable = true;
-  weight.token_wise = true;
+  weight.adaptable |= static_cast<uint8_t>(nn::AdaptedUse::kTokenWise);
   if (scope.adapters() == nullptr) return nullptr;
   if (!scope.adapters()->weights.contains(weight.name())) return nullptr;
   return std::shared_ptr<const TokenAdapter>(new TokenAdapter(scope, weight, *scope.adapters()));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
@@ -30,6 +31,7 @@ struct LossPass {
   VocabShare share;
   nn::Param* weight;
   nn::Param* bias;
+  VocabAdapter::Pass* adapter; ///< null: none
   comm::Group tp;
   double scale;
   double cap;
@@ -177,7 +179,9 @@ void run_chunks(LossPass& pass) {
   const nn::MemoryScope scope(nn::MemoryCategory::kWorkspace);
   const int64_t tokens = pass.h.size(0);
   const auto acc = pass.h.options().dtype(nn::acc_dtype(pass.h.scalar_type()));
-  const int64_t row_bytes = pass.share.padded * static_cast<int64_t>(acc.dtype().itemsize());
+  const bool twice = pass.adapter != nullptr && pass.adapter->keeps_logits();
+  const int64_t row_bytes =
+      (twice ? 2 : 1) * pass.share.padded * static_cast<int64_t>(acc.dtype().itemsize());
   // Chunks of equal size, so that the last one is not a sliver.
   const int64_t count = std::max<int64_t>(1, (tokens * row_bytes + kChunkBytes - 1) / kChunkBytes);
   const int64_t chunk = (tokens + count - 1) / count;
@@ -187,6 +191,7 @@ void run_chunks(LossPass& pass) {
     const at::Tensor h = pass.h.narrow(0, begin, rows), labels = pass.labels.narrow(0, begin, rows);
     const at::Tensor logits = buffer.narrow(0, 0, rows);
     nn::matmul_nt_acc(logits, h, pass.weight->value());
+    if (pass.adapter != nullptr) pass.adapter->add(logits, h, begin);
     if (pass.bias != nullptr) logits.add_(pass.bias->value());
     cap_logits(logits, pass.cap);
     if (pass.count_hits) pass.hits += count_hits(pass, logits, labels);
@@ -196,10 +201,13 @@ void run_chunks(LossPass& pass) {
         chunk_gradient(pass, logits, labels, pass.losses.narrow(0, begin, rows));
     if (!pass.with_gradient) continue;
     if (slope.defined()) gradient.mul_(slope);
-    nn::matmul_nn_into(pass.dh.narrow(0, begin, rows), gradient, pass.weight->value());
-    if (pass.weight->trainable) nn::add_matmul_tn(*pass.weight, gradient, h);
     if (pass.bias != nullptr && pass.bias->trainable)
       pass.bias->main_grad().add_(gradient.sum(0, false, pass.bias->main_grad().scalar_type()));
+    if (pass.adapter != nullptr) pass.adapter->accumulate(gradient, h);
+    const at::Tensor dh = pass.dh.narrow(0, begin, rows);
+    nn::matmul_nn_into(dh, gradient, pass.weight->value());
+    if (pass.adapter != nullptr) pass.adapter->add_to(dh);
+    if (pass.weight->trainable) nn::add_matmul_tn(*pass.weight, gradient, h);
   }
 }
 
@@ -240,17 +248,24 @@ VocabShare vocab_share(const nn::Param& table) {
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(nn::Param& table, nn::Param* positions,
-                                               TensorParallel tp)
-    : table_(&table), positions_(positions), tp_(std::move(tp)) {}
+                                               TensorParallel tp, VocabAdapters adapters)
+    : table_(&table), positions_(positions), tp_(std::move(tp)), adapters_(std::move(adapters)) {}
 
 at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids,
                                            const nn::ForwardContext& ctx) const {
   const VocabShare share = vocab_share(*table_);
-  if (tp_.size() == 1) return nn::embedding(ids, *table_, positions_, share.offset, ctx);
+  const auto adapted = [&](const at::Tensor& rows) {
+    const at::Tensor sum = adapters_.adapter == nullptr
+                               ? rows
+                               : adapters_.adapter->add_rows(rows, ids, share.offset, ctx);
+    adapters_.add_variants_to_rows(sum, ids, share.offset, ctx);
+    return sum;
+  };
+  if (tp_.size() == 1) return adapted(nn::embedding(ids, *table_, positions_, share.offset, ctx));
   // The positions must be added once, so after the sum over ranks.
-  const at::Tensor words =
+  const at::Tensor words = adapted(
       nn::embedding(ids, *table_, planted("positions_added_by_every_rank") ? positions_ : nullptr,
-                    share.offset, ctx);
+                    share.offset, ctx));
   const at::Tensor sum = tp_.sequence ? comm::reduce_scatter(words, 0, tp_.group)
                                       : comm::reduce_from(words, tp_.group);
   if (positions_ == nullptr) return sum;
@@ -258,13 +273,17 @@ at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids,
   return sum + nn::embedding(places, *positions_, nullptr, 0, ctx);
 }
 
-VocabHead::VocabHead(nn::Param& weight, nn::Param* bias, TensorParallel tp, double cap)
-    : weight_(&weight), bias_(bias), tp_(std::move(tp)), cap_(cap) {}
+VocabHead::VocabHead(nn::Param& weight, nn::Param* bias, TensorParallel tp, double cap,
+                     VocabAdapters adapters)
+    : weight_(&weight), bias_(bias), tp_(std::move(tp)), cap_(cap), adapters_(std::move(adapters)) {
+}
 
 at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::string_view term,
                            const nn::ForwardContext& ctx) const {
   ctx.use(weight_);
   ctx.use(bias_);
+  const VocabAdapter* const adapter = adapters_.adapter.get();
+  if (adapter != nullptr) adapter->use(ctx);
   LossPass pass{.h = {},
                 .labels = labels,
                 .dh = {},
@@ -272,6 +291,7 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
                 .share = vocab_share(*weight_),
                 .weight = weight_,
                 .bias = bias_,
+                .adapter = nullptr,
                 .tp = tp_.group,
                 .scale = ctx.loss_scale(term),
                 .cap = cap_,
@@ -287,6 +307,8 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
     if (rows.defined()) pass.labels = labels.index_select(0, rows);
     pass.losses = at::empty({pass.h.size(0)}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
     if (pass.with_gradient) pass.dh = at::empty_like(pass.h);
+    std::optional<VocabAdapter::Pass> adapting;
+    if (adapter != nullptr) pass.adapter = &adapting.emplace(*adapter, *weight_, rows, ctx);
     run_chunks(pass);
     if (pass.with_gradient) {
       dh = rows.defined() ? at::zeros_like(all).index_copy_(0, rows, pass.dh) : pass.dh;
@@ -305,22 +327,25 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
   if (pass.with_gradient) {
     if (weight_->trainable) weight_->accumulated();
     if (bias_ != nullptr && bias_->trainable) bias_->accumulated();
+    if (adapter != nullptr) adapter->used();
   }
   nn::record("vocab_loss", {h}, {loss}, {dh},
              [](auto&&, nn::Saved& saved) { return std::vector<at::Tensor>{saved.take(0)}; });
   return loss;
 }
 
-at::Tensor VocabHead::logits(const at::Tensor& h, const at::Tensor& rows) const {
+at::Tensor VocabHead::logits(const at::Tensor& h, const at::Tensor& rows,
+                             const nn::ForwardContext& ctx) const {
   const nn::NoAutograd guard;
   const at::Tensor all = gathered_tokens(h, tp_);
-  return whole_logits(rows.defined() ? all.index_select(0, rows) : all);
+  return whole_logits(rows.defined() ? all.index_select(0, rows) : all, rows, ctx);
 }
 
 void VocabHead::score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx) const {
   const nn::NoAutograd guard;
   const at::Tensor& labels = ctx.wanted.scored_labels;
-  const at::Tensor all = gathered_tokens(h, tp_).index_select(0, ctx.wanted.scored_rows);
+  const at::Tensor& rows = ctx.wanted.scored_rows;
+  const at::Tensor all = gathered_tokens(h, tp_).index_select(0, rows);
   const auto acc = h.options().dtype(nn::acc_dtype(h.scalar_type()));
   const int64_t row_bytes = weight_->spec().shape[0] * static_cast<int64_t>(acc.dtype().itemsize());
   const int64_t chunk = std::max<int64_t>(1, kChunkBytes / row_bytes);
@@ -329,7 +354,8 @@ void VocabHead::score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx)
   for (int64_t begin = 0; begin < labels.numel(); begin += chunk) {
     const int64_t count = std::min(chunk, labels.numel() - begin);
     const at::Tensor label = labels.narrow(0, begin, count);
-    const at::Tensor logits = whole_logits(all.narrow(0, begin, count));
+    const at::Tensor logits =
+        whole_logits(all.narrow(0, begin, count), rows.narrow(0, begin, count), ctx);
     hits.narrow(0, begin, count).copy_(logits.argmax(1) == label);
     log_probs.narrow(0, begin, count)
         .copy_(at::log_softmax(logits, 1).gather(1, label.unsqueeze(1)).squeeze(1));
@@ -338,11 +364,15 @@ void VocabHead::score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx)
   ctx.deposit(nn::kTokenHits, hits);
 }
 
-at::Tensor VocabHead::whole_logits(const at::Tensor& all) const {
+at::Tensor VocabHead::whole_logits(const at::Tensor& all, const at::Tensor& rows,
+                                   const nn::ForwardContext& ctx) const {
   const VocabShare share = vocab_share(*weight_);
   const at::Tensor local =
       at::empty({all.size(0), share.padded}, all.options().dtype(nn::acc_dtype(all.scalar_type())));
   nn::matmul_nt_acc(local, all, weight_->value());
+  if (adapters_.adapter != nullptr)
+    VocabAdapter::Pass(*adapters_.adapter, *weight_, rows, ctx).add(local, all, 0);
+  adapters_.add_variants(local, all, rows, ctx);
   if (bias_ != nullptr) local.add_(bias_->value());
   cap_logits(local, cap_);
   return comm::all_gather(local, 1, tp_.group).narrow(1, 0, weight_->spec().shape[0]);

@@ -10,6 +10,7 @@
 #include "pentatron/nn/context.h"
 #include "pentatron/nn/module.h"
 #include "pentatron/parallel/tensor/tensor_parallel.h"
+#include "pentatron/parallel/tensor/vocab_adapter.h"
 
 namespace pentatron::parallel {
 
@@ -31,13 +32,15 @@ VocabShare vocab_share(const nn::Param& table);
 /// forward reduce-scatter, backward all-gather.
 class VocabParallelEmbedding {
  public:
-  VocabParallelEmbedding(nn::Param& table, nn::Param* positions, TensorParallel tp);
+  VocabParallelEmbedding(nn::Param& table, nn::Param* positions, TensorParallel tp,
+                         VocabAdapters adapters = {});
   at::Tensor forward(const at::Tensor& ids, const nn::ForwardContext& ctx) const;
 
  private:
   nn::Param* table_;
   nn::Param* positions_;
   TensorParallel tp_;
+  VocabAdapters adapters_;
 };
 
 /// The ShardSpec of one value for each row of such a table: the bias of an output layer.
@@ -56,7 +59,8 @@ class VocabHead {
  public:
   /// `bias`: added to the logits, may be null. `cap`: logits x become cap tanh(x / cap) (Gemma 2,
   /// arXiv:2408.00118); 0: no cap.
-  VocabHead(nn::Param& weight, nn::Param* bias, TensorParallel tp, double cap = 0);
+  VocabHead(nn::Param& weight, nn::Param* bias, TensorParallel tp, double cap = 0,
+            VocabAdapters adapters = {});
 
   /// Shapes: h [T, hidden], labels [T] int64, negative: no target -> scalar: sum of the losses of
   /// tokens with a target, times ctx.loss_scale(term). The unscaled sum is added to the term's;
@@ -70,7 +74,8 @@ class VocabHead {
 
   /// Logits of tokens `rows` [R] (int64, numbers in [0, T); undefined: all) as [R, V] in the
   /// accumulate type, on every rank of the group.
-  at::Tensor logits(const at::Tensor& h, const at::Tensor& rows) const;
+  at::Tensor logits(const at::Tensor& h, const at::Tensor& rows,
+                    const nn::ForwardContext& ctx) const;
 
   /// Deposits what Wanted::scored_rows asks for, on every rank of the group. By log_softmax of
   /// LibTorch, in chunks of whole rows: its sums in fp32 are lower than exact ones by up to 1e-5 a
@@ -78,12 +83,15 @@ class VocabHead {
   void score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx) const;
 
  private:
-  at::Tensor whole_logits(const at::Tensor& h) const; ///< of gathered tokens
+  /// Of gathered tokens `rows` (undefined: all) with hidden states h.
+  at::Tensor whole_logits(const at::Tensor& h, const at::Tensor& rows,
+                          const nn::ForwardContext& ctx) const;
 
   nn::Param* weight_;
   nn::Param* bias_;
   TensorParallel tp_;
   double cap_;
+  VocabAdapters adapters_;
 };
 
 } // namespace pentatron::parallel

@@ -64,9 +64,9 @@ LossRun fused_loss(int ranks, const at::Tensor& h, const at::Tensor& w, const at
                   .item<bool>(),
               false)
         << "padding rows have no gradient";
-    expect_close(loss.logits(h, {}), h.matmul(w.t()), kExact);
+    expect_close(loss.logits(h, {}, pass.ctx), h.matmul(w.t()), kExact);
     const at::Tensor rows = at::tensor({2, 0}, at::kLong);
-    expect_close(loss.logits(h, rows), h.index_select(0, rows).matmul(w.t()), kExact);
+    expect_close(loss.logits(h, rows, pass.ctx), h.index_select(0, rows).matmul(w.t()), kExact);
     const std::lock_guard lock(mutex);
     nn::store_global(weight, weight.main_grad(), run.dw);
     if (run.loss.defined()) { // every rank returns the same
@@ -263,7 +263,7 @@ TEST_P(VocabLoss, HasABiasAndLeavesOutTokensWithoutATarget) {
           at::ones({}, at::kDouble));
       expect_close(r.y, expected.y, {1e-12, 1e-14});
       expect_close(r.grads[0], expected.grads[0], kExact);
-      expect_close(head.logits(h, {}), h.matmul(w.t()) + b, kExact);
+      expect_close(head.logits(h, {}, pass.ctx), h.matmul(w.t()) + b, kExact);
       EXPECT_EQ(bias.outstanding_uses(), 0);
       const std::lock_guard lock(mutex);
       nn::store_global(weight, weight.main_grad(), dw);
@@ -271,6 +271,59 @@ TEST_P(VocabLoss, HasABiasAndLeavesOutTokensWithoutATarget) {
     });
     expect_close(dw, expected.grads[1], kExact);
     expect_close(db, expected.grads[2], kExact);
+  }
+}
+
+/// An adapter beside a frozen output layer, over several chunks: without magnitudes, and with them.
+TEST(VocabLossUse, AdaptersTrainInChunks) {
+  constexpr int64_t kWords = 100'000, kMany = 169, kRank = 2;
+  constexpr double kScale = 1.5;
+  const at::Tensor h = randn({kMany, kHidden}, 1), w = randn({kWords, kHidden}, 2),
+                   a = randn({kRank, kHidden}, 3), b = randn({kWords, kRank}, 4),
+                   m = randn({kWords}, 5).abs() + 0.5;
+  const at::Tensor labels = ids_of(kWords, kMany, true);
+  const std::vector<std::pair<std::string, at::Tensor>> values = {{"output.weight", w},
+                                                                  {"output.lora_A", a},
+                                                                  {"output.lora_B", b},
+                                                                  {"output.lora_magnitude", m}};
+  for (const bool dora : {false, true}) {
+    const at::Tensor norms = (w + kScale * b.matmul(a)).square().sum(1).sqrt();
+    const auto expected = test::differentiate(
+        [&](const auto& in) {
+          at::Tensor y = in[0].matmul(w.t()) + kScale * in[0].matmul(in[1].t()).matmul(in[2].t());
+          if (dora) y = y * (in[3] / norms);
+          return at::cross_entropy_loss(y, labels, {}, at::Reduction::Sum, kNoTarget);
+        },
+        {h, a, b, m}, at::ones({}, at::kDouble));
+    nn::ParamList params;
+    nn::AdapterPlan plan{.weights = {}, .dora = dora};
+    plan.weights["output.weight"] = {{.name = {}, .rank = kRank, .scale = kScale}};
+    const nn::Scope scope = nn::Scope(params, at::kDouble, {}, "output").with_adapters(&plan);
+    nn::Param& weight = scope.param("weight", vocab_spec(kWords, kHidden), nn::Init::constant(0));
+    weight.trainable = false;
+    const VocabHead head(weight, nullptr, {}, 0,
+                         VocabAdapters(scope, weight, nn::AdaptedUse::kOutput));
+    const size_t held = dora ? 4 : 3;
+    ASSERT_EQ(params.size(), held);
+    for (size_t i = 0; i < held; ++i) {
+      nn::Param& param = params.find(values[i].first);
+      param.set_value(at::zeros(param.shape(), at::kDouble));
+      param.set_main_grad(at::zeros(param.shape(), at::kDouble));
+      nn::load_global(param, values[i].second);
+    }
+    test::Pass pass(kMany);
+    const auto r = test::differentiate(
+        [&](const auto& in) { return head.loss(in[0], labels, "lm loss", pass.ctx); }, {h},
+        at::ones({}, at::kDouble));
+    expect_close(r.y, expected.y, {1e-12, 1e-14});
+    expect_close(r.grads[0], expected.grads[0], kExact);
+    for (size_t i = 1; i < held; ++i) {
+      const nn::Param& param = params.find(values[i].first);
+      at::Tensor gradient = at::zeros_like(values[i].second);
+      nn::store_global(param, param.main_grad(), gradient);
+      expect_close(gradient, expected.grads[i], kExact);
+      EXPECT_EQ(param.outstanding_uses(), 0);
+    }
   }
 }
 

@@ -1,0 +1,132 @@
+// Runs with adapters of the embedding and the output layer.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <fstream>
+#include <set>
+
+#include "pentatron/base/json.h"
+#include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
+#include "pentatron/checkpoint/tensor_io.h"
+#include "tests/trainer/adapter_run.h"
+
+namespace pentatron::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class VocabAdapterRun : public AdapterRun {};
+
+TEST_F(VocabAdapterRun, AdaptersOfTheVocabularyResumeAndBeginAsTheBase) {
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"peft.target_modules=[lm_head,embed_tokens]", "peft.dropout=0.1",
+                             "train.eval_interval=0"});
+    return more;
+  };
+  const test::Trace plain =
+      test::run(config({"peft.target_modules=[q_proj]", "train.train_iters=1"}));
+  const test::Trace run = test::run(config(with({save()})));
+  EXPECT_EQ(plain.steps[0]["loss"], run.steps[0]["loss"]) << "B is zero";
+  EXPECT_LT(run.steps.back()["loss"], run.steps.front()["loss"]);
+  std::set<std::string> names;
+  for (const auto& [name, weight] : adapters_of(run)) {
+    names.insert(name);
+    EXPECT_GT(weight.abs().max().item<double>(), 0) << name;
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"embedding.word.lora_A", "embedding.word.lora_B",
+                                          "output.lora_A", "output.lora_B"}));
+  test::run(config(with({"train.exit_interval=3", save("half")})));
+  const test::Trace second =
+      test::run(config(with({"checkpoint.save=" + (scratch / "to")}), scratch / "half"));
+  for (const auto& [name, weight] : run.weights)
+    EXPECT_TRUE(at::equal(second.weights.at(name), weight)) << name;
+}
+
+TEST_F(VocabAdapterRun, AllLinearLeavesTheVocabularyOut) {
+  for (const auto& [name, weight] : adapters_of(test::run(config({"train.train_iters=0"}))))
+    EXPECT_TRUE(name.starts_with("layers.")) << name;
+}
+
+/// What save_pretrained() of peft writes if it is not told otherwise.
+TEST_F(VocabAdapterRun, CopiesOfTheBaseBesideAnAdapterMustBeItsOwn) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama_lm_head", adapter);
+  const auto model = checkpoint::open_model(base.string());
+  std::map<std::string, at::Tensor> tensors;
+  {
+    const SafetensorsFile file(adapter / "adapter_model.safetensors");
+    for (const auto& [name, entry] : file.tensors())
+      tensors[name] = checkpoint::to_tensor(entry).clone();
+  }
+  at::Tensor& copy = tensors["base_model.model.lm_head.base_layer.weight"];
+  copy = at::empty({131, 48}, at::kFloat);
+  model->read("output.weight", checkpoint::Box{{0, 0}, {131, 48}}, copy);
+  const auto write = [&] {
+    fs::remove(adapter / "adapter_model.safetensors");
+    checkpoint::write_tensors(adapter / "adapter_model.safetensors", tensors);
+  };
+  const auto begin = [&] {
+    test::run(config({"train.train_iters=0", "peft.r=3", "peft.load=" + adapter.string()}));
+  };
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    copy = copy.to(type);
+    write();
+    EXPECT_EQ(checkpoint::read_adapter(adapter, *model).modules.size(), 3u) << type;
+    EXPECT_NO_THROW(begin()) << type;
+  }
+  copy[3][4] += 1;
+  write();
+  const std::string part = "lm_head.base_layer.weight, whose values are not those of the model";
+  EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }), HasSubstr(part));
+  EXPECT_THAT(message_of(begin), HasSubstr(part));
+}
+
+/// As peft ties them: the tensors of the output layer are those of the embedding, transposed.
+TEST_F(VocabAdapterRun, AnAdapterForBothTiedLayersIsReadAsTwo) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/gemma2_tied_both", adapter);
+  Json fields = read_json(adapter / "adapter_config.json");
+  fields["ensure_weight_tying"] = true;
+  fields["target_modules"] = {"model.embed_tokens", "q_proj"};
+  fs::remove(adapter / "adapter_config.json");
+  std::ofstream(adapter / "adapter_config.json") << fields.dump();
+  const std::string gemma2 = (data / "hf_tiny/gemma2").string();
+  const auto model = checkpoint::open_model(gemma2);
+  const checkpoint::Adapter read = checkpoint::read_adapter(adapter, *model),
+                            listed = checkpoint::read_adapter(data / "peft_curves/gemma2_tied_both",
+                                                              *model);
+  ASSERT_EQ(read.modules.size(), listed.modules.size());
+  for (const auto& [name, tensor] : listed.tensors)
+    EXPECT_TRUE(at::equal(read.tensors.at(name), tensor)) << name;
+  base = gemma2;
+  EXPECT_THAT(error({"peft.load=" + adapter.string()}),
+              AllOf(HasSubstr("has one adapter for embedding and output layer"),
+                    HasSubstr("try: peft.load")));
+}
+
+/// A merged model has two tables where its base has one.
+TEST_F(VocabAdapterRun, MergingUntiesTheOutputLayer) {
+  const fs::path data = PENTATRON_TEST_DATA;
+  const std::string tied = (data / "hf_tiny/llama3_rope_scaling_tied").string();
+  const auto model = checkpoint::open_model(tied),
+             merged = checkpoint::open_model(tied + std::string(checkpoint::kWithAdapter) +
+                                             (data / "peft_curves/llama_tied_lm_head").string());
+  EXPECT_FALSE(model->config().untie_embeddings_and_output_weights);
+  EXPECT_TRUE(merged->config().untie_embeddings_and_output_weights);
+  const auto values = [](checkpoint::ModelSource& source, const std::string& name) {
+    const at::Tensor all = at::empty({131, 48}, at::kDouble);
+    source.read(name, checkpoint::Box{{0, 0}, {131, 48}}, all);
+    return all;
+  };
+  const at::Tensor table = values(*model, "embedding.word.weight");
+  EXPECT_TRUE(at::equal(values(*merged, "embedding.word.weight"), table));
+  EXPECT_FALSE(at::allclose(values(*merged, "output.weight"), table));
+}
+
+} // namespace
+} // namespace pentatron::trainer
