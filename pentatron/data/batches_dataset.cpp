@@ -87,11 +87,12 @@ class BatchesDataset::Reader {
   }
 
   /// Checks the outer dimensions against those of the tensors before; returns the last one, 1 if
-  /// there is none.
+  /// there is none. A value per sample may have a last dimension of 1, which transformers flattens.
   int64_t check_shape(std::string_view name, const SafeTensor& tensor, bool stream,
                       std::string_view last = "sequence") {
     const size_t dims = outer_ + (stream ? 1 : 0);
-    if (tensor.shape.size() != dims || tensor.numel() == 0) {
+    const bool column = !stream && tensor.shape.size() == dims + 1 && tensor.shape.back() == 1;
+    if ((tensor.shape.size() != dims && !column) || tensor.numel() == 0) {
       raise<DataError>("{}: {} is {} [{}], not {}", d_.name_, name, name_of(tensor.dtype),
                        fmt::join(tensor.shape, ", "), shape_text(stream, last));
     }

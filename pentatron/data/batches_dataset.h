@@ -14,8 +14,8 @@ namespace pentatron::data {
 /// Sample n is row n % batch of step n / batch, so that a run whose global batch is the file's
 /// batch takes one step of the file after another.
 ///
-/// Tensors have the names of `fields`, and the shape [steps, batch, sequence], or [steps, batch] of
-/// a field without a stream. For each stream the file may hold `attention_mask` and `position_ids`,
+/// Tensors have the names of `fields`, and the shape [steps, batch, sequence], or [steps, batch] or
+/// [steps, batch, 1] of a field without a stream. For each stream the file may hold `attention_mask` and `position_ids`,
 /// of the stream "decoder" `decoder_attention_mask` and `decoder_position_ids`; without them all
 /// tokens are real, and positions count from 0. Instead of `input_ids` and labels of the next token
 /// there may be `tokens` [steps, batch, sequence + 1]. Other tensors are ignored.

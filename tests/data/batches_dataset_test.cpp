@@ -147,6 +147,20 @@ TEST_F(Batches, TypesMayBeNarrowerAndNumbers) {
   EXPECT_EQ(make_batch(dataset, ids).num_targets.at("labels"), 1); // NaN is no target
 }
 
+// transformers flattens them.
+TEST_F(Batches, ValuesOfSamplesMayBeAColumn) {
+  ints("input_ids", {2, 2, 1}, {1, 2, 3, 4});
+  ints("labels", {2, 2, 1}, {-100, -100, -100, -100});
+  ints("next_sentence_label", {2, 2, 1}, {0, 1, -100, 1});
+  const BatchesDataset dataset(write(), bert_fields());
+  const std::vector<int64_t> rows{0, 1, 2, 3};
+  EXPECT_THAT(make_batch(dataset, rows).ints("next_sentence_label"), ElementsAre(0, 1, -100, 1));
+  ints("input_ids", {2, 1}, {1, 2});
+  ints("labels", {2, 1}, {-100, -100});
+  ints("next_sentence_label", {2, 1}, {0, 1});
+  EXPECT_THAT(batch(bert_fields()).ints("next_sentence_label"), ElementsAre(0, 1));
+}
+
 TEST_F(Batches, MasksMayBeNumbersOfWhichAllButZeroCount) {
   ints("input_ids", {2, 3}, {1, 2, 3, 4, 5, 6});
   ints("labels", {2, 3}, {1, 2, 3, 4, 5, 6});
@@ -180,8 +194,8 @@ TEST_F(Batches, WhatDoesNotFitIsNamed) {
               HasSubstr("labels [1, 3] and input_ids differ in the number of samples"));
   ints("labels", {2, 3}, {1, 2, 3, 4, 5, 6});
   EXPECT_THAT(error(bert_fields()), HasSubstr("has no tensor next_sentence_label [batch]"));
-  ints("next_sentence_label", {2, 1}, {0, 1});
-  EXPECT_THAT(error(bert_fields()), HasSubstr("next_sentence_label is I64 [2, 1], not [batch]"));
+  ints("next_sentence_label", {2, 2}, {0, 1, 0, 1});
+  EXPECT_THAT(error(bert_fields()), HasSubstr("next_sentence_label is I64 [2, 2], not [batch]"));
   ints("next_sentence_label", {2}, {0, 1});
   ints("attention_mask", {2, 3}, {1, 1, 1, 1, 0, 1});
   EXPECT_THAT(error(bert_fields()), HasSubstr("row 1 of step 0 of attention_mask is not one run"));
