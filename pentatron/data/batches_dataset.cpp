@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 
 namespace pentatron::data {
 
@@ -294,8 +295,28 @@ class BatchesDataset::Reader {
       shape.position_ids = ints(positions, *tensor);
       check_values(positions, shape.position_ids, stream.sequence_length,
                    {.name = positions, .limit = positions_of(stream.name)});
+      if (file_.find(mask) == nullptr && predicts_next(stream.name) &&
+          has_jumps(shape.position_ids, stream.sequence_length))
+        log::shared_warning(
+            "{}: {} does not rise by 1 everywhere and there is no {}: each row is taken as one "
+            "sequence, as transformers takes it with its default use_cache=True (with "
+            "use_cache=False a new sequence begins at each such place); an {} of ones means the "
+            "same to both",
+            d_.name_, positions, mask, mask);
     }
     return shape;
+  }
+
+  bool predicts_next(const std::string& stream) const {
+    return std::ranges::any_of(d_.fields_, [&](const BatchField& field) {
+      return field.next_token && field.stream == stream;
+    });
+  }
+
+  static bool has_jumps(const std::vector<int64_t>& positions, int64_t width) {
+    for (size_t i = 1; i < positions.size(); ++i)
+      if (i % static_cast<size_t>(width) != 0 && positions[i] != positions[i - 1] + 1) return true;
+    return false;
   }
 
   /// Position ids of the stream are below.

@@ -15,10 +15,11 @@ namespace pentatron::data {
 /// batch takes one step of the file after another.
 ///
 /// Tensors have the names of `fields`, and the shape [steps, batch, sequence], or [steps, batch] or
-/// [steps, batch, 1] of a field without a stream. For each stream the file may hold `attention_mask` and `position_ids`,
-/// of the stream "decoder" `decoder_attention_mask` and `decoder_position_ids`; without them all
-/// tokens are real, and positions count from 0. Instead of `input_ids` and labels of the next token
-/// there may be `tokens` [steps, batch, sequence + 1]. Other tensors are ignored.
+/// [steps, batch, 1] of a field without a stream. For each stream the file may hold
+/// `attention_mask` and `position_ids`, of the stream "decoder" `decoder_attention_mask` and
+/// `decoder_position_ids`; without them all tokens are real, and positions count from 0. Instead of
+/// `input_ids` and labels of the next token there may be `tokens` [steps, batch, sequence + 1].
+/// Other tensors are ignored.
 class BatchesDataset final : public Dataset {
  public:
   /// kOneBatch: the tensors have no dimension of steps.

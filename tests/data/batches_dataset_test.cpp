@@ -147,6 +147,26 @@ TEST_F(Batches, TypesMayBeNarrowerAndNumbers) {
   EXPECT_EQ(make_batch(dataset, ids).num_targets.at("labels"), 1); // NaN is no target
 }
 
+// transformers separates what lies between such places, but only without its cache.
+TEST_F(Batches, PositionsThatJumpWithoutAMaskAreWarnedOf) {
+  ints("input_ids", {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
+  const auto log_of = [&](const std::vector<BatchField>& fields) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_FALSE(batch(fields).stream("tokens").packed);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  ints("position_ids", {2, 4}, {0, 1, 2, 3, 5, 6, 7, 8});
+  EXPECT_EQ(log_of(next_token_fields(10)), "");
+  ints("position_ids", {2, 4}, {0, 1, 2, 3, 0, 1, 0, 1});
+  EXPECT_THAT(log_of(next_token_fields(10)),
+              AllOf(HasSubstr("position_ids does not rise by 1"), HasSubstr("use_cache=True"),
+                    HasSubstr("an attention_mask of ones")));
+  EXPECT_EQ(log_of({{.name = "input_ids"}, {.name = "token_type_ids", .absent = 0}}),
+            ""); // attends to all
+  ints("attention_mask", {2, 4}, std::vector<int64_t>(8, 1));
+  EXPECT_EQ(log_of(next_token_fields(10)), "");
+}
+
 // transformers flattens them.
 TEST_F(Batches, ValuesOfSamplesMayBeAColumn) {
   ints("input_ids", {2, 2, 1}, {1, 2, 3, 4});
