@@ -1,6 +1,7 @@
 #include "pentatron/data/batches_dataset.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <set>
@@ -333,15 +334,44 @@ class BatchesDataset::Reader {
     for (auto row = mask.begin(); row != mask.end(); row += width) {
       const auto begin = std::find(row, row + width, 1);
       const auto end = std::find(begin, row + width, 0);
-      if (begin == end || std::find(end, row + width, 1) != row + width) {
-        const auto n = static_cast<int64_t>(ranges.size());
+      const auto n = static_cast<int64_t>(ranges.size());
+      if (begin == row + width) {
+        ranges.push_back(without_tokens(name, n));
+        continue;
+      }
+      if (std::find(end, row + width, 1) != row + width)
         raise<DataError>("{}: row {} of step {} of {} is not one run of ones with zeros around it, "
                          "which is the only kind of mask that is supported",
                          d_.name_, n % d_.batch_size_, n / d_.batch_size_, name);
-      }
       ranges.push_back({begin - row, end - row});
     }
     return ranges;
+  }
+
+  /// Of a row that is padding alone. No loss depends on it, so one token may stand for it, and
+  /// attention has something to look at.
+  StreamRange without_tokens(const std::string& name, int64_t n) const {
+    for (size_t f = 0; f < d_.fields_.size(); ++f) {
+      if (d_.fields_[f].none && has_targets(f, n))
+        raise<DataError>("{}: row {} of step {} of {} has only zeros, but {} of that row count in "
+                         "the loss\n  try: {} of {} in that row",
+                         d_.name_, n % d_.batch_size_, n / d_.batch_size_, name, d_.fields_[f].name,
+                         d_.fields_[f].name, *d_.fields_[f].none);
+    }
+    return {0, 1};
+  }
+
+  bool has_targets(size_t f, int64_t row) const {
+    const double none = *d_.fields_[f].none;
+    const auto counts = [&](const auto& values) {
+      const auto width = std::ssize(values) / rows();
+      return std::any_of(values.begin() + row * width, values.begin() + (row + 1) * width,
+                         [&](auto value) {
+                           const auto number = static_cast<double>(value);
+                           return std::isnan(none) ? !std::isnan(number) : number != none;
+                         });
+    };
+    return counts(d_.values_[f].ints) || counts(d_.values_[f].floats);
   }
 
   BatchesDataset& d_;

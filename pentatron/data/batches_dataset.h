@@ -27,7 +27,7 @@ class BatchesDataset final : public Dataset {
 
   /// Throws DataError for a field that the file lacks (with the tensors that it has), for types and
   /// shapes that do not fit each other, for values outside of a field's limit, and for a mask whose
-  /// ones are not together.
+  /// ones are not together, or that has none in a row with targets.
   BatchesDataset(const std::filesystem::path& path, std::vector<BatchField> fields,
                  Form form = Form::kSteps);
 

@@ -147,6 +147,28 @@ TEST_F(Batches, TypesMayBeNarrowerAndNumbers) {
   EXPECT_EQ(make_batch(dataset, ids).num_targets.at("labels"), 1); // NaN is no target
 }
 
+// Such as rows that fill up the last batch.
+TEST_F(Batches, RowsOfPaddingAloneNeedLabelsThatDoNotCount) {
+  ints("input_ids", {1, 2, 3}, {1, 2, 3, 4, 5, 6});
+  ints("attention_mask", {1, 2, 3}, {1, 1, 1, 0, 0, 0});
+  ints("labels", {1, 2, 3}, {7, -100, -100, -100, -100, -100});
+  ints("next_sentence_label", {1, 2}, {0, -100});
+  const std::vector<int64_t> rows{0, 1};
+  const Batch read = make_batch(BatchesDataset(write(), bert_fields()), rows);
+  EXPECT_THAT(read.stream("tokens").real, ElementsAre(StreamRange{0, 3}, StreamRange{0, 1}));
+  EXPECT_EQ(read.num_targets.at("labels"), 1);
+  const auto refusal = [&] {
+    return error_of<DataError>([&] { BatchesDataset(write(), bert_fields()); });
+  };
+  ints("next_sentence_label", {1, 2}, {-100, 1});
+  EXPECT_THAT(refusal(), HasSubstr("row 1 of step 0 of attention_mask has only zeros, but "
+                                   "next_sentence_label of that row count in the loss\n  try: "
+                                   "next_sentence_label of -100 in that row"));
+  ints("next_sentence_label", {1, 2}, {-100, -100});
+  ints("labels", {1, 2, 3}, {7, -100, -100, -100, -100, 9});
+  EXPECT_THAT(refusal(), HasSubstr("try: labels of -100 in that row"));
+}
+
 // transformers separates what lies between such places, but only without its cache.
 TEST_F(Batches, PositionsThatJumpWithoutAMaskAreWarnedOf) {
   ints("input_ids", {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
@@ -219,8 +241,6 @@ TEST_F(Batches, WhatDoesNotFitIsNamed) {
   ints("next_sentence_label", {2}, {0, 1});
   ints("attention_mask", {2, 3}, {1, 1, 1, 1, 0, 1});
   EXPECT_THAT(error(bert_fields()), HasSubstr("row 1 of step 0 of attention_mask is not one run"));
-  ints("attention_mask", {2, 3}, {1, 1, 1, 0, 0, 0});
-  EXPECT_THAT(error(bert_fields()), HasSubstr("attention_mask is not one run"));
   ints("attention_mask", {2, 3}, {1, 1, 1, 1, 1, 1});
   ints("position_ids", {2, 3}, {0, 1, 2, 2, 7, 8});
   std::vector<BatchField> fields = bert_fields();
