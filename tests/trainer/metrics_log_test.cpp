@@ -184,6 +184,8 @@ TEST(Texts, ClocksBytesAndExactNumbers) {
   }
   EXPECT_EQ(exact_text(0.1), "0.1");
   EXPECT_EQ(exact_text(std::nan("")), "NaN");
+  EXPECT_EQ(json_text(std::nan("")), "null");
+  EXPECT_EQ(json_text(0.25), "0.25");
 }
 
 TEST(MetricsLine, IsJsonThatKeepsEveryDigit) {

@@ -207,4 +207,8 @@ std::string exact_text(double value) {
   return std::string(text.data(), end);
 }
 
+std::string json_text(double value) {
+  return std::isfinite(value) ? exact_text(value) : "null";
+}
+
 } // namespace pentatron::trainer
