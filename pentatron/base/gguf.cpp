@@ -538,12 +538,6 @@ Head head_of(const GgufMetadata& metadata, size_t num_tensors, std::string_view 
 
 } // namespace
 
-std::string gguf_without_tensors(const GgufMetadata& metadata) {
-  Head head = head_of(metadata, 0, "GGUF metadata");
-  head.bytes().resize(aligned(head.bytes().size(), GgufWriter::kAlignment));
-  return std::move(head.bytes());
-}
-
 GgufWriter::GgufWriter(const std::filesystem::path& file, const GgufMetadata& metadata,
                        const std::vector<GgufTensorSpec>& specs)
     : file_(file) {

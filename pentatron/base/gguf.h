@@ -149,9 +149,6 @@ struct GgufTensorSpec {
   std::vector<int64_t> shape; ///< row-major
 };
 
-/// A whole file (version 3) that has no tensors.
-std::string gguf_without_tensors(const GgufMetadata& metadata);
-
 /// Writes a file (version 3) whose tensors arrive in any order and in parts; they lie as `specs`
 /// has them. The file appears at finish() or not at all.
 class GgufWriter {

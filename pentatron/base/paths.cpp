@@ -26,11 +26,17 @@ void refuse_existing(std::span<const fs::path> outputs, std::string_view option)
   }
 }
 
-std::optional<std::string> why_not_writable(const fs::path& path) {
+fs::path nearest_existing(const fs::path& path) {
   std::error_code error;
   fs::path existing = fs::absolute(path, error).lexically_normal();
   if (!existing.has_filename()) existing = existing.parent_path(); // "folder/"
   while (!is_there(existing) && existing.has_relative_path()) existing = existing.parent_path();
+  return existing;
+}
+
+std::optional<std::string> why_not_writable(const fs::path& path) {
+  std::error_code error;
+  const fs::path existing = nearest_existing(path);
   if (!fs::is_directory(existing, error)) return existing.string() + " is not a folder";
   std::string probe = existing / ".pentatron-XXXXXX";
   if (::mkdtemp(probe.data()) == nullptr)

@@ -17,6 +17,9 @@ bool is_there(const std::filesystem::path& path);
 void refuse_existing(std::span<const std::filesystem::path> outputs,
                      std::string_view option = "--output");
 
+/// `path`, or the nearest one above it that is there, as an absolute path.
+std::filesystem::path nearest_existing(const std::filesystem::path& path);
+
 /// Why `path` cannot be created or, as a folder, be written in: "DIR is not writable (why)".
 /// Creates a folder in the nearest one above that exists and removes it, because permissions do not
 /// cover read-only and full disks.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/config/config.h"
 
@@ -59,7 +60,7 @@ std::string meant_checkpoints(const fs::path& folder, std::string_view before,
                               std::string_view otherwise) {
   std::vector<std::string> ways;
   for (const fs::path& path : meant(folder))
-    ways.push_back(fmt::format("{}{}", before, path.string()));
+    ways.push_back(fmt::format("{}{}", before, shell_word(path.string())));
   return ways.empty() ? std::string(otherwise) : fmt::format("{}", fmt::join(ways, " or "));
 }
 

@@ -187,7 +187,11 @@ bool has_tokenizer_files(const fs::path& folder) {
   for (const char* name :
        {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
     if (is_file(folder / name)) return true;
-  return is_file(folder / "vocab.json") && is_file(folder / "merges.txt");
+  if (is_file(folder / "vocab.json") && is_file(folder / "merges.txt")) return true;
+  std::error_code error;
+  return std::ranges::count_if(fs::directory_iterator(folder, error), [](const auto& entry) {
+           return entry.path().extension() == ".tiktoken";
+         }) == 1;
 }
 
 ModelFormat recognise_model(const fs::path& where) {

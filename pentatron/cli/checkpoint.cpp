@@ -9,6 +9,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/progress.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/sharded/compare.h"
 #include "pentatron/checkpoint/sharded/folders.h"
@@ -156,7 +157,7 @@ int prune(const CheckpointArguments& a) {
     raise<CheckpointError>(
         "{} is one checkpoint, but prune needs the folder of a run's checkpoints\n"
         "  try: pentatron checkpoint prune {} --keep {}",
-        a.folder, folder.has_parent_path() ? folder.parent_path().string() : ".",
+        a.folder, folder.has_parent_path() ? shell_word(folder.parent_path().string()) : ".",
         a.retention.keep_last);
   if (checkpoint::checkpoints_in(a.folder).empty()) refuse_empty(a.folder);
   const checkpoint::PruneReport report =

@@ -115,22 +115,13 @@ GgufMetadata metadata_of_tokenizer(const checkpoint::ModelFacts& facts, const st
 
 /// The tokenizer inside a GGUF file as the files of a Hugging Face folder.
 std::map<std::string, std::string> files_of_gguf(const std::filesystem::path& path) {
-  std::map<std::string, std::string> files;
   const GgufFile file(path);
-  const GgufKeys& keys = file.metadata();
   try {
-    files["tokenizer.json"] = dump_json(data::tokenizer::gguf_as_tokenizer_json(keys), 2) + "\n";
+    return data::tokenizer::gguf_tokenizer_files(file.metadata());
   } catch (const DataError& error) {
     log::warning("the tokenizer in {} is not converted: {}", path.string(), error.what());
     return {};
   }
-  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
-  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"})
-    if (const std::string token = data::tokenizer::gguf_named_token(keys, name); !token.empty())
-      config[name] = token;
-  if (const auto text = data::tokenizer::gguf_chat_template(keys)) config["chat_template"] = *text;
-  files["tokenizer_config.json"] = dump_json(config, 2) + "\n";
-  return files;
 }
 
 checkpoint::ModelFormat format_from_name(const std::string& name) {

@@ -29,13 +29,13 @@ std::vector<trainer::Finding> print_kernels() {
   const kernels::FoundSelection found = kernels::find_selection(file);
   const auto measured =
       kernels::measure(kernels::all_op_classes(), {.single_candidates = true, .patience_s = 30});
-  fmt::print("\nKernels, fp32 and bf16, on {} threads:\n{}", at::get_num_threads(),
+  fmt::print("\nKernels, fp32 and bf16, on {}:\n{}", counted(at::get_num_threads(), "thread"),
              kernels::selection_table(found.selection, measured));
   std::vector<trainer::Finding> findings;
   if (found.unmeasured > 0)
     findings.push_back({fmt::format("other programs were running, so the fastest kernels for {} "
-                                    "kinds of arguments could not be determined",
-                                    found.unmeasured),
+                                    "of arguments could not be determined",
+                                    counted(found.unmeasured, "kind")),
                         "stop other programs, then start doctor again"});
   if (file.empty()) return findings;
   fmt::print("The choices are stored in {}; remove the file to measure again.\n", file.string());
@@ -68,8 +68,9 @@ int doctor() {
     const trainer::Peak peak = trainer::measure_gemm_peak(p);
     fmt::print("peak         {}FLOP/s: {}\n", format_si(peak.flops), peak.source);
   }
-  fmt::print("bandwidth    {}B/s: triad on {} threads\n",
-             format_si(trainer::measure_bandwidth(at::get_num_threads())), at::get_num_threads());
+  fmt::print("bandwidth    {}B/s: triad on {}\n",
+             format_si(trainer::measure_bandwidth(at::get_num_threads())),
+             counted(at::get_num_threads(), "thread"));
   const std::vector<trainer::Finding> of_kernels = print_kernels();
   auto findings = trainer::find_slowdowns(machine, {.threads = at::get_num_threads(),
                                                     .release_build = trainer::is_release_build(),

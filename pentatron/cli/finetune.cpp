@@ -12,6 +12,7 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/progress.h"
+#include "pentatron/base/text.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
 #include "pentatron/cli/ranks.h"
@@ -62,7 +63,7 @@ void check_folder(const std::string& out) {
   while (!there.empty() && !std::filesystem::exists(there, error)) there = there.parent_path();
   if (!there.empty() && !std::filesystem::is_directory(there, error))
     raise<ConfigError>("--out {} cannot be a folder: {} is a file\n  try: --out {}", out,
-                       there.string(), free_path(there).string());
+                       there.string(), shell_word(free_path(there).string()));
 }
 
 /// An error as the arguments were typed, not by the keys that they become.
@@ -79,8 +80,9 @@ std::string as_typed(std::string message, const trainer::FinetuneRequest& reques
   for (const std::string again : {"checkpoint.finetune=true to start a new run from its weights",
                                   "checkpoint.finetune=true to start a new run"})
     if (const size_t at = message.find(again); at != std::string::npos)
-      message.replace(at, again.size(),
-                      fmt::format("--out {} for a new run", free_path(request.out).string()));
+      message.replace(
+          at, again.size(),
+          fmt::format("--out {} for a new run", shell_word(free_path(request.out).string())));
   return message;
 }
 

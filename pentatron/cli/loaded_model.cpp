@@ -243,6 +243,8 @@ std::optional<ChatFormat> open_chat_format(const OpenedModel& opened,
 std::shared_ptr<const data::Tokenizer> open_plain_tokenizer(const OpenedModel& opened) {
   if (!opened.config.tokenizer.path.empty())
     return data::tokenizer::open_tokenizer({.path = opened.config.tokenizer.path});
+  if (opened.config.tokenizer.type == data::TokenizerType::kBytes) // tokenizer.path=bytes
+    return data::make_tokenizer(opened.config.tokenizer);
   const checkpoint::ModelFacts& facts = opened.source->facts();
   if (facts.tokenizer.kind == Kind::kNone) return nullptr;
   return make_tokenizer_of(facts, saved_config(facts).tokenizer);

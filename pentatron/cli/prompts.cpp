@@ -75,7 +75,7 @@ class PromptRecords {
     if (number() == 1 && record.starts_with(data::kByteOrderMark))
       record.remove_prefix(data::kByteOrderMark.size());
     if (data::find_invalid_utf8(record) != std::string_view::npos)
-      raise<DataError>("{} is not valid UTF-8", where());
+      raise<DataError>("{} is not valid UTF-8\n  try: a file with text in UTF-8", where());
     return true;
   }
   bool is_array() const { return records_.is_array(); }

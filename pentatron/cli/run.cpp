@@ -64,7 +64,9 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
     }
   }
   const trainer::Config config = trainer::load_config(std::nullopt, split.overrides, base, ranks);
-  for (const config::Difference& d : config::diff(base, config)) check(d.path, d.after);
+  const bool bytes = config.tokenizer.type == data::TokenizerType::kBytes; // tokenizer.path=bytes
+  for (const config::Difference& d : config::diff(base, config))
+    check(bytes && d.path == "tokenizer.type" ? "tokenizer.path" : d.path, d.after);
   return config;
 }
 

@@ -174,7 +174,7 @@ NamedAdapters read_adapters(const ServeArguments& arguments, checkpoint::ModelSo
           "all its models\n  try: pentatron convert {} merged --adapter {} --format hf, and serve "
           "merged",
           text, fmt::join(checkpoint::names_of_modules(all.adapters.back().whole), ", "),
-          arguments.model, folder);
+          shell_word(arguments.model), shell_word(folder));
     checkpoint::divide_by_row_norms(all.adapters.back(), base);
   }
   return all;
@@ -245,7 +245,7 @@ void add_limit_options(CLI::App& verb, ServeArguments& arguments) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   count("--max-choices", options.service.limits.max_choices, 1024,
-        "maximum of n and best_of in a request");
+        "maximum value of n and best_of (number of answers) in a request");
   count("--max-connections", options.http.max_connections, 1 << 16,
         "maximum number of open connections");
   verb.add_option("--max-body", arguments.max_body, "maximum size of the body of a request")

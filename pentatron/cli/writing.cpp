@@ -31,7 +31,7 @@ void add_writing_options(CLI::App& verb, WritingOptions& writing) {
                   "likely token; 0: all tokens")
       ->capture_default_str();
   verb.add_option("--repetition-penalty", sampling.repetition_penalty,
-                  "above 1: make tokens that already occur in the text less likely")
+                  "above 1: make tokens that already occur in the text less likely; 1: no penalty")
       ->capture_default_str();
   verb.add_option("--stop", writing.stops,
                   "stop when this string is generated; repeat the option for several strings")

@@ -80,8 +80,7 @@ void run_process_rank(const Launch& launch, const ProcessOptions& options,
       const Group all = options.gpu ? with_nccl(world, *options.gpu) : world;
       body(all.size() > 1 ? Group(control::monitored(all.shared_backend(), log)) : all);
     } catch (...) {
-      const Failure failure = Failure::of(std::current_exception());
-      client.fail(failure.sentence, failure.kind == FailureKind::kComm);
+      client.fail(Failure::of(std::current_exception()));
       throw;
     }
     client.finish();

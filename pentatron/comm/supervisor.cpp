@@ -280,7 +280,10 @@ class Supervision {
       end_in_time();
       ::poll(nullptr, 0, 20); // a signal interrupts it
     }
-    if (const auto verdict = final_verdict()) throw CommError(sentence(*verdict));
+    if (const auto verdict = final_verdict()) {
+      if (verdict->exit_code == 2) throw ConfigError(sentence(*verdict));
+      throw CommError(sentence(*verdict));
+    }
     int result = 0;
     for (const auto& status : statuses_)
       if (result == 0) result = exit_code(*status);

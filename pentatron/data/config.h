@@ -127,8 +127,9 @@ struct DatasetConfig {
             "pentatron. "
             "type=indexed: the prefix of PREFIX.bin and PREFIX.idx; several prefixes for a blend, "
             "with a weight before each (0.3 a 0.7 b) or without weights; or a .json or .yaml file "
-            "with such a list or an object with train, valid and test. type=bert and t5: either "
-            "of the two. type=classification: JSON and Parquet files as for text; sft: JSON files. "
+            "with such a list or an object with train, valid and test. type=bert and t5: as for "
+            "type=text or indexed. type=classification: JSON and Parquet files as for text; sft: "
+            "JSON files. "
             "type=batches: "
             "the .safetensors file"),
         config::field(
@@ -319,7 +320,7 @@ struct TokenizerConfig {
             "the tokenizer of the model in checkpoint.load, or bytes if there is none; bytes: one "
             "token per byte and one for the end of a document; null: the text "
             "contains token ids; huggingface: tokenizer.json; sentencepiece: a .model file; "
-            "tiktoken: a file of ranks; gpt2: vocab.json and merges.txt"),
+            "tiktoken: a .tiktoken file of tokens and ranks; gpt2: vocab.json and merges.txt"),
         config::field(
             "path", &C::path,
             "tokenizer file, the folder that contains the tokenizer files, or ORG/NAME of a "

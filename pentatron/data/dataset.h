@@ -131,6 +131,8 @@ std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config);
 /// The files that make the tokenizer of `config` what it is; none for one that needs no file.
 /// Throws DataError if they are missing.
 std::vector<TokenizerFile> tokenizer_files(const TokenizerConfig& config);
+/// The files that lie with them, see tokenizer::files_beside_tokenizer().
+std::vector<TokenizerFile> files_beside_tokenizer(const TokenizerConfig& config);
 
 struct NamedDataset {
   std::string name;

@@ -87,7 +87,7 @@ InputFiles find_input_files(const std::vector<std::string>& paths, std::string_v
         raise<DataError>(
             "{}{} is a corpus ({}.idx exists), not a text file\n  try: pentatron train "
             "dataset.type=indexed dataset.path={}",
-            given, name, name, name);
+            given, name, name, shell_word(name));
       raise<DataError>(
           "{}{} does not exist\n  try: a .jsonl, .json, .parquet, .tsv, .txt or .md file, or a "
           "folder that contains such files",

@@ -71,6 +71,11 @@ std::vector<TokenizerFile> tokenizer_files(const TokenizerConfig& config) {
   return tokenizer::tokenizer_files(open_options(config));
 }
 
+std::vector<TokenizerFile> files_beside_tokenizer(const TokenizerConfig& config) {
+  if (config.path.empty()) return {};
+  return tokenizer::files_beside_tokenizer(open_options(config));
+}
+
 std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config) {
   check_keys(config);
   if (config.type == TokenizerType::kNull)

@@ -16,9 +16,10 @@ void check_tokens(const int64_t* tokens, int64_t count, int64_t vocab_size,
   const int64_t* bad =
       std::find_if(tokens, tokens + count, [&](int64_t id) { return id < 0 || id >= vocab_size; });
   if (bad == tokens + count) return;
-  raise<DataError>("{}: token {} is not in the vocabulary of {}; model.vocab_size must be the "
-                   "vocabulary size of the tokenizer that made the corpus",
-                   where, *bad, vocab_size);
+  raise<DataError>(
+      "{}: token {} is outside model.vocab_size={}\n  try: model.vocab_size=N with the "
+      "vocabulary size of the tokenizer that made the corpus",
+      where, *bad, vocab_size);
 }
 
 } // namespace pentatron::data

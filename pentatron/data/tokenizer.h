@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,10 +11,11 @@
 
 namespace pentatron::data {
 
-/// A file of a tokenizer, as far as it matters to it.
+/// A file of a tokenizer under the name by which a folder that contains it is a tokenizer's. Of a
+/// GGUF file it is what tokenizer.json would be.
 struct TokenizerFile {
-  std::filesystem::path path;
-  std::string content; ///< of a GGUF file: one with the tokenizer's metadata alone
+  std::string name;
+  std::string content;
 };
 
 /// An encoder with its own scratch memory and word cache, so that threads with one each never wait

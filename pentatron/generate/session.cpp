@@ -145,7 +145,8 @@ at::Tensor Session::read(const std::vector<Input>& inputs) {
       const int64_t bad = kernels::first_bad_id(tokens.data(), static_cast<int64_t>(tokens.size()),
                                                 config.vocab_size);
       if (bad >= 0)
-        raise<DataError>("token {} of the prompt is not in the model's vocabulary of {}",
+        raise<DataError>("token {} of the prompt is not in the model's vocabulary of {}\n  try: "
+                         "tokenizer.path=FILE_OR_FOLDER with the tokenizer of the model",
                          tokens[static_cast<size_t>(bad)], config.vocab_size);
     }
   }

@@ -73,7 +73,9 @@ struct RopeScalingConfig {
               "longrope: divisors of the frequencies, one for each pair of dimensions, if the "
               "longest sequence of the run has at most original_max_position_embeddings tokens")
             .positive(),
-        field("long_factor", &C::long_factor, "longrope: those divisors for longer sequences")
+        field("long_factor", &C::long_factor,
+              "longrope: divisors of the frequencies, one for each pair of dimensions, if the "
+              "longest sequence of the run has more than original_max_position_embeddings tokens")
             .positive()};
   }
 };

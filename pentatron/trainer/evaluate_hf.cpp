@@ -204,6 +204,17 @@ std::optional<Evaluation> result_of(const HfEvaluation& options, const models::M
   return result;
 }
 
+/// Why a batch gives outputs and no loss, which its model could give.
+void tell_no_loss(const HfEvaluation& options, const std::vector<std::string>& missing) {
+  if (options.batches.empty()) return; // a text, which has no labels
+  if (missing.empty())
+    log::info("no loss is computed, because all labels of {} are ignored",
+              options.batches.string());
+  else
+    log::info("no loss is computed, because {} does not contain {}", options.batches.string(),
+              fmt::join(missing, " and "));
+}
+
 data::Batch batch_of(const HfEvaluation& options, const models::ModelSpec& spec,
                      int64_t vocab_size) {
   if (!options.batches.empty()) require_safetensors(options.batches);
@@ -290,9 +301,12 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   const data::Batch read = batch_of(options, spec, config.vocab_size);
   const bool with_grads = !options.grads_out.empty();
   if (with_grads) require_gradients(options, spec, read);
+  const std::vector<std::string> missing = missing_labels(spec, read);
   const bool any_targets =
-      missing_labels(spec, read).empty() && gives_loss(*source) &&
+      missing.empty() && gives_loss(*source) &&
       std::ranges::any_of(read.num_targets, [](const auto& field) { return field.second > 0; });
+  const bool outputs = !options.logits_out.empty() || !options.hidden_out.empty();
+  if (outputs && !any_targets && gives_loss(*source)) tell_no_loss(options, missing);
   const std::string family = with_grads ? family_of(*source) : "";
   std::optional<parallelize::RankModel> loaded;
   checkpoint::read_model(

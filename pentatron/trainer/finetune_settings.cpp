@@ -14,6 +14,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/base/paths.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/data/input_files.h"
@@ -78,7 +79,7 @@ void check_same_model(const FinetuneRequest& request, const fs::path& checkpoint
   if (other)
     raise<ConfigError>("--out {} has a run that started from {}, not from {}\n  try: --out {}",
                        request.out, other->empty() ? "new weights" : *other, request.model,
-                       free_path(request.out).string());
+                       shell_word(free_path(request.out).string()));
 }
 
 /// What the command line says twice.
@@ -337,7 +338,8 @@ void check_out(const FinetuneRequest& request, const Config& config) {
     check_folders(config);
   } catch (const ConfigError& error) {
     raise<ConfigError>("--out {}: {}\n  try: --out {}", request.out,
-                       parts_of(error.what()).sentence, free_path(request.out).string());
+                       parts_of(error.what()).sentence,
+                       shell_word(free_path(request.out).string()));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <torch/version.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/sha256.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
@@ -120,10 +121,10 @@ std::string choose_kernels(const Config& config, at::Device device,
   const kernels::Agreement agreed = agree_with_all(source.selection, world);
   kernels::use_selection(agreed.selection);
   if (source.unmeasured > 0)
-    log::warning("the fastest kernels for {} kinds of arguments could not be determined, because "
+    log::warning("the fastest kernels for {} of arguments could not be determined, because "
                  "other programs were running; the first suitable kernel in the list is used for "
                  "these\n  try: stop other programs; the next start measures them again",
-                 source.unmeasured);
+                 counted(source.unmeasured, "kind"));
   if (first) {
     if (!agreed.replaced.empty()) {
       const size_t more = agreed.replaced.size() - 1;

@@ -95,11 +95,12 @@ struct MixedPrecisionConfig {
               "in e4m3; hybrid: gradients in e5m2, which has a larger range, other operands in "
               "e4m3; other operations use dtype"),
         field("fp8_recipe", &C::fp8_recipe,
-              "FP8 scaling; tensorwise: one scale per tensor, from its largest value; delayed: one "
-              "per tensor, from the largest values of earlier steps; blockwise: one per 1 x 128 "
-              "block, and per 128 x 128 block of weights; mxfp8: a power of two per 32 values"),
+              "scales of FP8 numbers; tensorwise: one scale per tensor, from its largest value; "
+              "delayed: one scale per tensor, from the largest values of earlier steps; blockwise: "
+              "one scale per block of 1 x 128 values, for weights of 128 x 128; mxfp8: one scale, "
+              "a power of two, per 32 values"),
         field("fp8_margin", &C::fp8_margin,
-              "fp8_recipe=delayed: scales are divided by 2 to the power of this number, which "
+              "fp8_recipe=delayed: divide scales by 2 to the power of this number, which "
               "leaves headroom for values that grow")
             .range(0, 64),
         field("fp8_amax_history_len", &C::fp8_amax_history_len,

@@ -17,6 +17,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/paths.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/machines.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
@@ -185,16 +186,18 @@ std::string new_folders(const Config& config) {
     }
     if (taken(new_dir) || taken(new_save)) continue;
     std::string keys;
-    if (!dir.empty()) keys = "logger.dir=" + new_dir.string();
-    if (!save.empty()) keys += (keys.empty() ? "" : " ") + ("checkpoint.save=" + new_save.string());
+    if (!dir.empty()) keys = shell_word("logger.dir=" + new_dir.string());
+    if (!save.empty())
+      keys += (keys.empty() ? "" : " ") + shell_word("checkpoint.save=" + new_save.string());
     return keys;
   }
 }
 
 /// How to go on with the run whose checkpoints lie in `run`.
 std::string resume_keys(const Config& config, const fs::path& run) {
-  std::string keys = "checkpoint.load=" + run.string();
-  if (!is_same(run, config.checkpoint.save)) keys += " checkpoint.save=" + run.string();
+  std::string keys = shell_word("checkpoint.load=" + run.string());
+  if (!is_same(run, config.checkpoint.save))
+    keys += " " + shell_word("checkpoint.save=" + run.string());
   if (config.checkpoint.finetune) keys += " checkpoint.finetune=false";
   return keys;
 }
@@ -207,7 +210,7 @@ std::string resume_keys(const Config& config, const fs::path& run) {
     raise<ConfigError>("{}={} contains {}, which has the name of a checkpoint and contains other "
                        "files\n  try: {} for a new run, or move {}",
                        key, folder.string(), named[0].path.filename().string(), new_folders(config),
-                       named[0].path.string());
+                       shell_word(named[0].path.string()));
   bool resumes = true;
   try {
     const auto latest = checkpoint::latest_name(folder);
@@ -464,7 +467,8 @@ void RunFolders::begin(int64_t iteration, const comm::Group& world, const std::s
   for (const checkpoint::CheckpointFolder& folder : later) {
     const std::string one = folder.path.filename().string();
     if (repair.ends_with("/" + one))
-      hint = fmt::format("\n  try: pentatron checkpoint repair {}", (save / name / one).string());
+      hint = fmt::format("\n  try: pentatron checkpoint repair {}",
+                         shell_word((save / name / one).string()));
   }
   log::info("the run goes back to iteration {}: {}{}", iteration, fmt::join(kept, ", and "), hint);
 }

@@ -220,9 +220,9 @@ Peak measure_gemm_peak(Precision precision) {
   while (passed_s() < kSeconds || (best.clean_runs < kCleanRuns && passed_s() < kPatience_s))
     best.time();
   return {.flops = best.rate(),
-          .source = fmt::format(
-              "{} matrix product {} on {} threads, the fastest of {}, measured here",
-              config::to_string(precision), best.name, at::get_num_threads(), all.size()),
+          .source = fmt::format("{} matrix product {} on {}, the fastest of {}, measured here",
+                                config::to_string(precision), best.name,
+                                counted(at::get_num_threads(), "thread"), all.size()),
           .disturbed = best.clean_runs == 0};
 }
 

@@ -82,6 +82,7 @@ int signal_that_came() {
 }
 
 std::string exit_reason(const TrainReport& report) {
+  if (report.unsaved) return "error: the run has ended, but " + report.unsaved->text;
   switch (report.reason) {
   case StopReason::kSignal:
     return std::string("signal ") + signal_name(report.signal);

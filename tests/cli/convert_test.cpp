@@ -197,6 +197,8 @@ TEST_F(ConvertVerb, ExportsAreMadeBesideTheRun) {
   EXPECT_THAT(out, AllOf(HasSubstr("error: the export of iteration 2 was not saved"),
                          HasSubstr("error: the run has ended, but " + last)));
   EXPECT_EQ(out.find(last), out.rfind(last)) << "told once";
+  EXPECT_THAT(content_of(folder / "logs/run.json"),
+              HasSubstr("\"exit_reason\": \"error: the run has ended, but " + last));
   const std::string remedy = "convert a/step_00000003 a/hf/step_00000003 --format hf";
   EXPECT_THAT(out, HasSubstr("try: pentatron " + remedy));
   fs::remove(folder / "a/hf");

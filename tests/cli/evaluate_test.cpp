@@ -59,7 +59,33 @@ TEST_F(Evaluating, BatchesWithoutLabelsPrintNoLoss) {
   const std::string call = "evaluate model --batches batch.safetensors ";
   EXPECT_EQ(run(call + "--logits-out l.safetensors 2>/dev/null"), "{\"loss\":null}\n");
   EXPECT_TRUE(std::filesystem::exists(folder / "l.safetensors"));
+  EXPECT_THAT(
+      run(call + "--hidden-out h.safetensors 2>&1"),
+      HasSubstr("no loss is computed, because all labels of batch.safetensors are ignored"));
   EXPECT_THAT(run(call + "2>&1", 1), HasSubstr("gives no loss"));
+  EXPECT_THAT(run("evaluate model --text ab --hidden-out t.safetensors 2>&1"),
+              Not(HasSubstr("no loss")));
+}
+
+TEST_F(Evaluating, BatchesNameTheLabelsThatTheyLack) {
+  const std::vector<int64_t> ids = {1, 2, 3, 4};
+  SafetensorsWriter bare(folder / "bare.safetensors", {{"input_ids", SafeDtype::kI64, {1, 4}}}, {});
+  bare.write("input_ids", std::as_bytes(std::span(ids)));
+  bare.finish();
+  const std::string models = PENTATRON_TEST_DATA "/hf_tiny/",
+                    batch = " --batches bare.safetensors --hidden-out h.safetensors --overwrite ";
+  EXPECT_THAT(run("evaluate " + models + "bert" + batch + "2>&1"),
+              AllOf(HasSubstr("no loss is computed, because bare.safetensors does not contain "
+                              "labels and next_sentence_label\n"),
+                    HasSubstr("{\"loss\":null}\n")));
+  EXPECT_THAT(run("evaluate " + models + "bert_model" + batch + "2>&1"),
+              Not(HasSubstr("no loss"))); // no output layer, so none is expected
+}
+
+TEST_F(Evaluating, TakesTheTokenizerOfBytesByItsName) {
+  EXPECT_THAT(run("evaluate model --text AB tokenizer.path=bytes"), HasSubstr("\"tokens\":1"));
+  EXPECT_THAT(run("evaluate model --text AB tokenizer.path=bytes tokenizer.type=bytes 2>&1", 2),
+              HasSubstr("try: remove tokenizer.type"));
 }
 
 void expect_score(const Json& got, double nll, int64_t tokens, int64_t bytes, int64_t documents) {

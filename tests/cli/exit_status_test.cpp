@@ -122,6 +122,21 @@ TEST_F(ExitStatus, IsOneForInputThatIsMissingAndTwoForAConfiguration) {
                                             "doctor", "inspect blend"}));
 }
 
+TEST_F(ExitStatus, IsTwoForAFolderOfAnotherRunWhateverStartsTheRanks) {
+  std::ofstream(folder / "text.txt") << std::string(4000, 'a');
+  const std::string train =
+      "train model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "
+      "dataset.path=text.txt train.seq_length=16 train.micro_batch_size=1 "
+      "train.global_batch_size=2 train.train_iters=1 train.num_threads=1 logger.peak_tflops=1 "
+      "kernels=order logger.dir='one run'";
+  call(train, 0);
+  for (const char* start : {"", " --ranks 2", " --ranks 2 --backend sockets"})
+    EXPECT_THAT(call(train + start, 2),
+                AllOf(HasSubstr("logger.dir=one run contains the metrics of another run"),
+                      HasSubstr("try: 'logger.dir=one run-2' for a new run")))
+        << start;
+}
+
 TEST_F(ExitStatus, IsTwoForWhatIsNotSupportedOrDoesNotFitTheModel) {
   test::make_letter_model(folder / "model");
   run("convert model model.gguf --format gguf 2>/dev/null");

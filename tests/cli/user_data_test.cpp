@@ -67,6 +67,7 @@ TEST_F(UserData, TheTokenizerOfAModelIsItsDefault) {
   const fs::path hf = "a/hf/step_00000002";
   EXPECT_EQ(text_of(hf / "tokenizer.json"), text_of("tok/tokenizer.json"));
   call("convert " + hf.string() + " model.gguf --format gguf");
+  write("in.jsonl", "{\"text\": \"the loss rises<|endoftext|>slowly 12\"}\n");
   call("convert " + hf.string() + " weights --format pentatron");
   fs::remove_all(folder / "tok");
   int i = 0;
@@ -77,10 +78,24 @@ TEST_F(UserData, TheTokenizerOfAModelIsItsDefault) {
     EXPECT_THAT(call(tiny(load + " train.train_iters=1 checkpoint.export_hf=true checkpoint.save=" +
                           out + " logger.dir=l" + out)),
                 AllOf(HasSubstr("300 tokens, from "), Not(HasSubstr("bytes, "))));
+    const std::string exported = out + "/hf/step_00000001";
     if (load.find("gguf") == std::string::npos) {
-      EXPECT_EQ(text_of(out + "/hf/step_00000001/tokenizer.json"), text_of(hf / "tokenizer.json"));
+      EXPECT_EQ(text_of(exported + "/tokenizer.json"), text_of(hf / "tokenizer.json"));
+    } else {
+      EXPECT_EQ(run("tokenize --tokenizer " + exported + " < in.jsonl"),
+                run("tokenize --tokenizer " + hf.string() + " < in.jsonl"));
     }
   }
+  // A run from a GGUF file has the tokenizer itself: it needs neither the file nor its folder.
+  fs::remove(folder / "model.gguf");
+  fs::create_directory(folder / "elsewhere");
+  for (const std::string command :
+       {"generate ../b3 --prompt It --max-new-tokens 2",
+        "generate ../b3/hf/step_00000001 --prompt It --max-new-tokens 2",
+        "evaluate ../b3 --text 'It is a truth'", "convert ../b3 again.gguf --format gguf"})
+    EXPECT_THAT(call(command, 0, "cd elsewhere && "), Not(HasSubstr("without a tokenizer")));
+  EXPECT_THAT(call(tiny("checkpoint.load=b3 train.train_iters=2 logger.dir=lr")),
+              AllOf(HasSubstr("resumed"), Not(HasSubstr("has changed"))));
   // The runs of checkpoints continue with theirs, and see the same samples.
   EXPECT_THAT(call(from_scratch("checkpoint.load=a train.train_iters=3 logger.dir=lc")),
               AllOf(HasSubstr("300 tokens, from a/step_00000002/tokenizer"), HasSubstr("resumed"),

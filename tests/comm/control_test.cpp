@@ -81,9 +81,11 @@ void expect_equal(const RankStatus& a, const RankStatus& b) {
 TEST(Messages, ComeBackAsTheyWere) {
   const auto heartbeat = std::get<Heartbeat>(decode(encode(Heartbeat{some_status()})));
   expect_equal(heartbeat.status, some_status());
-  const auto failed = std::get<Failed>(decode(encode(Failed{"a\n  try: b", true, some_status()})));
+  const auto failed =
+      std::get<Failed>(decode(encode(Failed{"a\n  try: b", true, true, some_status()})));
   EXPECT_EQ(failed.sentence, "a\n  try: b");
   EXPECT_TRUE(failed.of_communication);
+  EXPECT_TRUE(failed.of_configuration);
   expect_equal(failed.status, some_status());
   const Join join{3, 8, 1234, "machine", random_key(), random_key()};
   const auto joined = std::get<Join>(decode(encode(join)));

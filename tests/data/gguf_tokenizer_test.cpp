@@ -173,9 +173,9 @@ TEST(GgufTokenizer, BringsItsChatTemplateAndNamesItsTokens) {
   EXPECT_TRUE(copied == letters());
 }
 
-TEST(GgufTokenizer, IsKeptWithoutTheModelsWeights) {
+TEST(GgufTokenizer, IsKeptAsTheFilesOfAHuggingFaceFolder) {
   const TemporaryFolder folder;
-  const fs::path with_weights = folder.path() / "x.gguf", alone = folder.path() / "alone.gguf";
+  const fs::path with_weights = folder.path() / "x y.gguf";
   GgufMetadata metadata = letters();
   metadata.emplace_back("general.architecture", std::string("llama"));
   GgufWriter writer(with_weights, metadata, {{"t", GgmlType::kF32, {4}}});
@@ -183,11 +183,18 @@ TEST(GgufTokenizer, IsKeptWithoutTheModelsWeights) {
   writer.finish();
   const std::vector<TokenizerFile> files = tokenizer_files({.path = with_weights});
   ASSERT_EQ(files.size(), 1u);
-  EXPECT_EQ(files[0].path, with_weights);
-  write_file_atomically(alone, files[0].content);
-  EXPECT_TRUE(GgufFile(alone).metadata().all() == letters());
-  EXPECT_TRUE(GgufFile(alone).tensors().empty());
+  EXPECT_EQ(files[0].name, "tokenizer.json");
+  const fs::path alone = folder.path() / "alone";
+  fs::create_directory(alone);
+  for (const std::vector<TokenizerFile>& all :
+       {files, files_beside_tokenizer({.path = with_weights})})
+    for (const auto& [name, content] : all) write_file_atomically(alone / name, content);
   EXPECT_EQ(tokenizer_files({.path = alone})[0].content, files[0].content);
+  EXPECT_EQ(find_chat_template(alone), "{{ bos_token }}");
+  const auto copy = open_tokenizer({.path = alone}), whole = open_tokenizer({.path = with_weights});
+  EXPECT_EQ(copy->eod(), whole->eod());
+  EXPECT_EQ(copy->vocab_size(), whole->vocab_size());
+  EXPECT_EQ(encode(*copy, "ab<|end|>a<think>b"), encode(*whole, "ab<|end|>a<think>b"));
 }
 
 TEST(GgufTokenizer, BecomesATokenizerJsonThatHuggingFacesLibraryTakes) {

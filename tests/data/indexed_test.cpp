@@ -206,7 +206,8 @@ TEST_F(Indexed, FilesOfTwoCorporaDoNotGoTogether) {
   folder.write("c.idx", content_of(a + ".idx"));
   folder.write("c.bin", content_of(b + ".bin"));
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/c"); }),
-              AllOf(HasSubstr("c.bin has 26 bytes"), HasSubstr("do not belong together")));
+              AllOf(HasSubstr("c.bin has 26 bytes"), HasSubstr("do not belong together"),
+                    HasSubstr("\n  try: an intact copy of " + folder.string() + "/c.bin")));
   // .bin and .idx swapped
   folder.write("d.idx", content_of(a + ".bin"));
   folder.write("d.bin", content_of(a + ".idx"));
@@ -217,6 +218,9 @@ TEST_F(Indexed, FilesOfTwoCorporaDoNotGoTogether) {
   folder.write("g_text_document.idx", content_of(a + ".idx"));
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/g"); }),
               HasSubstr("try: the prefix " + folder.string() + "/g_text_document"));
+  folder.write("h.idx", content_of(a + ".idx"));
+  EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/h"); }),
+              AllOf(HasSubstr("h.bin cannot be opened"), HasSubstr("pentatron preprocess")));
   std::filesystem::create_directory(folder.path() / "f.idx");
   EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/f"); }),
               HasSubstr("f.idx is not a regular file"));

@@ -1,5 +1,7 @@
 #include <csignal>
+#include <cstdlib>
 #include <functional>
+#include <optional>
 #include <random>
 #include <sstream>
 
@@ -385,6 +387,38 @@ TEST_F(Preprocess, ExistingOutputsStay) {
     EXPECT_EQ(content_of(at(name)), "mine\n");
     EXPECT_FALSE(std::filesystem::exists(at("out.partial")));
     std::filesystem::remove(at(name));
+  }
+}
+
+TEST_F(Preprocess, ADamagedOutputIsReplacedAfterWhatTheErrorTells) {
+  PreprocessOptions o = options({folder.write("a.txt", "text")});
+  const std::string bin = at("out_text_document.bin"), idx = at("out_text_document.idx");
+  preprocess(o);
+  const std::string whole = content_of(bin), index = content_of(idx);
+  struct Damage {
+    std::optional<std::string> bin, idx; // none: the file is lost
+  };
+  for (const Damage& damage : {Damage{whole, {}}, Damage{{}, index}, Damage{whole, ""},
+                               Damage{whole.substr(1), index}, Damage{whole, index.substr(9)}}) {
+    std::string removal = "rm";
+    for (const auto& [file, content] : {std::pair{bin, damage.bin}, {idx, damage.idx}}) {
+      std::filesystem::remove(file);
+      if (!content) continue;
+      std::ofstream(file, std::ios::binary) << *content;
+      removal += " " + file;
+    }
+    for (const bool overwrite : {false, true}) {
+      o.overwrite = overwrite;
+      EXPECT_THAT(error_of<ConfigError>([&] { preprocess(o); }),
+                  AllOf(HasSubstr("is not part of an intact corpus"), Not(HasSubstr("--overwrite")),
+                        HasSubstr("\n  try: another --output, or " + removal + " if")));
+    }
+    EXPECT_EQ(content_of(bin), damage.bin.value_or(""));
+    EXPECT_EQ(content_of(idx), damage.idx.value_or(""));
+    o.overwrite = false;
+    ASSERT_EQ(std::system(removal.c_str()), 0);
+    preprocess(o);
+    EXPECT_EQ(content_of(bin), whole);
   }
 }
 

@@ -8,9 +8,11 @@ environment says PENTATRON_SKIP_ABSENT_LAUNCHERS=1.
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import slurm
 
@@ -68,6 +70,52 @@ class Runs:
             self.expected = found
         return None if found == self.expected else f"other losses: {found} and not {self.expected}"
 
+    def lines(self, name):
+        try:
+            with open(os.path.join(self.folder, name, "metrics.jsonl")) as file:
+                return len(file.readlines())
+        except FileNotFoundError:
+            return 0
+
+    def check_signals(self, name, launch):
+        """Ctrl-Z stops all ranks and they go on; SIGTERM to one rank saves, and all end with success."""
+        save = os.path.join(self.folder, name + "_save")
+        command = launch + self.train(f"checkpoint.save={save}", "train.train_iters=1000000", name=name)
+        with open(os.path.join(self.folder, name + ".txt"), "w+") as output:
+            run = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                problem = self.problem_with_signals(run, name, save)
+            finally:
+                run.kill()
+                run.wait()
+            output.seek(0)
+            print(f"{name:28} {problem + chr(10) + output.read()[-2000:] if problem else 'stops, goes on and saves'}", flush=True)
+        self.failures += bool(problem)
+
+    def problem_with_signals(self, run, name, save):
+        def waits(condition):
+            end = time.monotonic() + LIMIT_S
+            while not condition():
+                if run.poll() is not None or time.monotonic() > end:
+                    return False
+                time.sleep(0.1)
+            return True
+        if not waits(lambda: self.lines(name) >= 3):
+            return "does not begin"
+        run.send_signal(signal.SIGTSTP)
+        stopped = -1
+        while stopped != self.lines(name):  # those on their way
+            stopped = self.lines(name)
+            time.sleep(2)
+        run.send_signal(signal.SIGCONT)
+        if not waits(lambda: self.lines(name) > stopped + 3):
+            return "does not go on"
+        ranks = subprocess.run(["pgrep", "-P", str(run.pid), "pentatron"], capture_output=True, text=True).stdout.split()
+        os.kill(int(ranks[-1]), signal.SIGTERM)
+        if run.wait(LIMIT_S) != 0:
+            return f"exit code {run.returncode}"
+        return None if os.path.exists(os.path.join(save, "latest")) else "no checkpoint"
+
     def check_one_rank(self):
         command = [self.program, "train", self.config, f"logger.dir={os.path.join(self.folder, 'one')}"]
         subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
@@ -95,6 +143,7 @@ def main():
         if shutil.which("mpirun"):
             runs.check("mpi", [train("--ranks", "4", "--backend", "mpi", name="mpi")])
             runs.check("mpirun", [mpirun + train(name="mpirun")])
+            runs.check_signals("mpirun_signals", mpirun)
             runs.check("mpirun_sockets", [mpirun + train("--backend", "sockets", name="mpirun_sockets")])
         else:
             runs.absent("mpirun", "it is not installed")

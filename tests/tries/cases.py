@@ -14,6 +14,10 @@ HIDDEN = "pentatron evaluate --hf $DATA/hf_tiny/bert_model --batches $DATA/hf_ti
 SFT = f"pentatron train {TINY.replace('seq_length=16', 'seq_length=96')} dataset.type=sft model.vocab_size=300 checkpoint.save=new "
 FINETUNE = "pentatron finetune texts texts.jsonl --out new train.num_threads=1 logger.peak_tflops=1 logger.tensorboard=false kernels=order train.train_iters=2 "
 SAMPLES = "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 "
+LIST = '["corpus_text_document"]'
+PARTS = '{"train": ["corpus_text_document"], "valid": ["corpus_text_document"]}'
+CORPUS = "pentatron preprocess --input texts.jsonl --tokenizer bytes --output corpus --append-eod"
+CLASSIFIER = f"pentatron train {TINY} model.type=bert model.head=classification model.num_labels=3 checkpoint.save=new"
 TASKS = "--tasks $DATA/evaluation/yes_no.yaml eval.limit=1 eval.max_length=8"
 ADAPTED = f"pentatron evaluate {LLAMA} --batches {LLAMA}/expected.safetensors --adapter "
 # A tokenizer with fewer tokens than the tiny models.
@@ -550,6 +554,34 @@ CASES = [
     ("pattern of bytes", "head -1 texts.jsonl | pentatron tokenize --tokenizer bytes --pattern gpt2", {}),
     ("nothing to save", MOCK + "train.train_iters=0", {}),
     # data
+    *[(f"a list of corpora: {content}", f"echo '{content}' > list.json; " + INDEXED.replace("corpus_text_document", "list.json"),
+       {"a list of prefixes" if told is LIST else "a JSON or YAML file": f"echo '{told}' > good.json; " + INDEXED.replace("corpus_text_document", "good.json")})
+      for content, told in (('[true]', LIST), ('{"train": 5}', LIST), ('[]', LIST), ('{"tran": ["corpus_text_document"]}', PARTS),
+                            ('{"valid": ["corpus_text_document"]}', PARTS))],
+    ("a list of corpora that is too large", "truncate -s 17M large.yaml; " + INDEXED.replace("corpus_text_document", "large.yaml"), {
+        "a JSON or YAML file": f"echo '{PARTS}' > good.json; " + INDEXED.replace("corpus_text_document", "good.json")}),
+    ("a corpus without its index", "rm corpus_text_document.idx; " + CORPUS, {
+        "another --output": CORPUS.replace("--output corpus", "--output other"), "rm corpus_text_document.bin": "rm corpus_text_document.*; " + CORPUS}),
+    ("a damaged corpus", ": > corpus_text_document.idx; pentatron corpus inspect corpus_text_document", {
+        "an intact copy": "pentatron corpus inspect corpus_text_document", "make both again": CORPUS + " --overwrite"}),
+    ("a smaller vocabulary than a corpus has", INDEXED.replace("vocab_size=300", "vocab_size=30"), {"model.vocab_size=N": INDEXED}),
+    ("a smaller vocabulary to verify", "pentatron corpus verify corpus_text_document --vocab-size 5", {
+        "--vocab-size N": "pentatron corpus verify corpus_text_document --vocab-size 257"}),
+    ("corpora of two tokenizers", "pentatron corpus merge $DATA/megatron/corpus_a $DATA/megatron/corpus_b --output both", {
+        "only corpora made with one tokenizer": "pentatron corpus merge $DATA/megatron/corpus_a $DATA/megatron/corpus_a --output both"}),
+    ("text that is not UTF-8", "printf 'a\\377' | pentatron tokenize --tokenizer bytes", {
+        "text in UTF-8": "head -1 texts.jsonl | pentatron tokenize --tokenizer bytes"}),
+    ("text that is not JSON", "echo a | pentatron tokenize --tokenizer bytes", {
+        "JSON objects like": "head -1 texts.jsonl | pentatron tokenize --tokenizer bytes"}),
+    ("prompts that are not UTF-8", "printf 'a\\377' > latin.txt; pentatron generate texts --max-new-tokens 2 --prompt-file latin.txt", {
+        "a file with text in UTF-8": "head -1 words.txt > one.txt; pentatron generate texts --max-new-tokens 2 --prompt-file one.txt"}),
+    ("examples that are none", "echo '{\"a\": 1}' > odd.jsonl; " + SFT + "dataset.path=odd.jsonl", {
+        "objects with messages, conversations, prompt and completion, instruction and output, or text": SFT + "dataset.path=chats.jsonl"}),
+    ("samples that are none", f"echo '{{\"a\": 1}}' > odd.jsonl; {CLASSIFIER} dataset.train_data_path=odd.jsonl", {
+        "objects like": f"{CLASSIFIER} dataset.train_data_path=labels.jsonl"}),
+    ("the tokenizer of another model", f"pentatron generate {LLAMA} --prompt a tokenizer.path=bytes", {
+        "tokenizer.path=FILE_OR_FOLDER": "pentatron generate texts --prompt a --max-new-tokens 2"}),
+    ("stages of too few layers by cost", MOCK + "--ranks 6 parallel.pipeline_model_parallel_size=6 parallel.pipeline_balance=cost", {}),
     ("another corpus", INDEXED.replace("corpus_text_document", "corpus"), {"the prefix corpus_text_document": INDEXED}),
     ("no corpus", INDEXED.replace("dataset.path=corpus_text_document", "dataset.path=[]"), {"dataset.path=PREFIX": INDEXED}),
     ("a corpus for a text", TEXT.replace("texts.jsonl", "corpus_text_document"), {"pentatron train dataset.type=indexed": INDEXED}),
@@ -671,6 +703,7 @@ ELSEWHERE = [
      "files of an earlier call: tests/data, tests/cli/user_data_test.cpp"),
     (r"standard input to read a prompt|in_process cannot be used with", "ranks as processes: tests/cli/generating_test.cpp, tests/comm"),
     (r"^data/gpt/(blend|named_corpora|open_indexed|gpt_index)|^data/(loader|open_datasets|open_tokens|make_tokenizer)", "data of several corpora: tests/data"),
+    (r"sequence_modes, but", "corpora of several kinds of data, which Megatron makes"),
     (r"^data/batches_dataset", "files with other tensors: tests/data/batches_dataset_test.cpp"),
     (r"^trainer/evaluate_hf.*outside the model's vocabulary", "a tokenizer that is larger than its model"),
     (r"^data/parquet_source", "a build without Arrow: tests/cli"),

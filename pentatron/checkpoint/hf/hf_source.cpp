@@ -12,6 +12,7 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/safetensors.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/hf/families/family.h"
 #include "pentatron/checkpoint/hf/mxfp4.h"
 #include "pentatron/checkpoint/hf/parts.h"
@@ -214,7 +215,7 @@ class HfSource final : public ModelSource {
     if (facts_.without_head && !problems.empty() && problems.only_missing() && !lacks_more)
       raise<CheckpointError>("{} has no output layer: {} is missing\n  try: pentatron evaluate {} "
                              "--batches FILE --hidden-out hidden.safetensors",
-                             facts_.path.string(), kOutputLayer, facts_.path.string());
+                             facts_.path.string(), kOutputLayer, shell_word(facts_.path.string()));
     problems.throw_if_any(
         fmt::format("the tensors in {} do not match the {} model in its config.json",
                     facts_.path.string(), model.family));

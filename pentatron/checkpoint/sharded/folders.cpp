@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kAside = ".tmp-", kLock = "lock";
+constexpr std::string_view kRemoved = "-old"; ///< ends the name of what is being removed
 
 /// Every name in `dir`; nothing if it cannot be read.
 std::vector<std::string> names_in(const fs::path& dir) {
@@ -139,17 +140,6 @@ DirectoryLock::~DirectoryLock() {
   ::close(descriptor_);
 }
 
-void remove_abandoned(const fs::path& dir, const DirectoryLock& lock,
-                      const std::function<void()>& progress) {
-  if (!lock.held()) return;
-  for (const std::string& name : names_in(dir)) {
-    const size_t aside = name.find(kAside);
-    if (aside == std::string::npos) continue;
-    const std::string of = name.substr(0, aside);
-    if (of == kLatestName || iteration_of(of)) remove_tree(dir / name, progress);
-  }
-}
-
 namespace {
 
 VerifyReport look_at(const fs::path& folder, const SearchOptions& options) {
@@ -245,10 +235,9 @@ std::string passed_over_text(const FoundCheckpoint& found) {
 
 namespace {
 
-struct Candidate {
-  CheckpointFolder folder;
-  std::optional<double> metric;
-  std::set<std::string, std::less<>> names; ///< of its files
+/// The files of a checkpoint, by its manifest.
+struct OwnNames {
+  std::set<std::string, std::less<>> names;
   /// Whether a path in the folder is of the checkpoint, of the copies of its small files, or of
   /// what a killed process was writing there.
   bool has(std::string_view path) const {
@@ -257,6 +246,20 @@ struct Candidate {
     if (is_spare_name(path) && slash != path.npos) path.remove_prefix(slash + 1);
     return names.contains(path);
   }
+};
+
+OwnNames own_names(const Manifest& manifest) {
+  OwnNames own{{kManifestName}};
+  for (const auto& [name, file] : manifest.files) own.names.insert(name);
+  for (const auto& [name, parity] : manifest.parity) own.names.insert(name);
+  for (const auto& [name, attachment] : manifest.attachments) own.names.insert(name);
+  return own;
+}
+
+struct Candidate {
+  CheckpointFolder folder;
+  std::optional<double> metric;
+  OwnNames own;
 };
 
 /// The metric of a folder whose files all have their size.
@@ -272,10 +275,7 @@ Candidate examine(const CheckpointFolder& folder, const Retention& rule) {
   for (const auto& [name, file] : manifest.files) expect_bytes(name, file.bytes);
   for (const auto& [name, parity] : manifest.parity) expect_bytes(name, parity.file.bytes);
   for (const auto& [name, attachment] : manifest.attachments) expect_bytes(name, attachment.bytes);
-  Candidate candidate{.folder = folder, .metric = {}, .names = {kManifestName}};
-  for (const auto& [name, file] : manifest.files) candidate.names.insert(name);
-  for (const auto& [name, parity] : manifest.parity) candidate.names.insert(name);
-  for (const auto& [name, attachment] : manifest.attachments) candidate.names.insert(name);
+  Candidate candidate{.folder = folder, .metric = {}, .own = own_names(manifest)};
   if (const auto it = manifest.state.find(rule.metric);
       it != manifest.state.end() && it->is_number() && it->get<double>() == it->get<double>())
     candidate.metric = it->get<double>();
@@ -301,13 +301,13 @@ std::set<std::string> names_to_keep(std::vector<Candidate> candidates, const Ret
 
 /// Of a folder that stays because of other files in it: the manifest first, so that nobody takes
 /// the rest for a checkpoint.
-std::error_code move_checkpoint(const Candidate& candidate, const fs::path& aside) {
-  const fs::path& folder = candidate.folder.path;
+std::error_code move_checkpoint(const fs::path& folder, const OwnNames& own,
+                                const fs::path& aside) {
   const auto move = [&](const IsOwn& is_own) { return move_own_files(folder, aside, is_own); };
   std::error_code error = move([](const std::string& path) { return path == kManifestName; });
   if (!error) {
     sync_path(folder);
-    error = move([&](const std::string& path) { return candidate.has(path); });
+    error = move([&](const std::string& path) { return own.has(path); });
   }
   if (!error) sync_path(folder);
   return error;
@@ -319,10 +319,10 @@ void remove_checkpoint(const Candidate& candidate, bool stays,
                        const std::function<void()>& progress) {
   const fs::path& folder = candidate.folder.path;
   fs::path aside = folder;
-  aside += fmt::format("{}{}-old", kAside, ::getpid());
+  aside += fmt::format("{}{}{}", kAside, ::getpid(), kRemoved);
   std::error_code error;
   if (stays)
-    error = move_checkpoint(candidate, aside);
+    error = move_checkpoint(folder, candidate.own, aside);
   else
     fs::rename(folder, aside, error);
   if (error) raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
@@ -331,7 +331,34 @@ void remove_checkpoint(const Candidate& candidate, bool stays,
   if (error) raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
 }
 
+/// Moves what a killed move_checkpoint() has left in the folder. The manifest went first, so that
+/// it tells which files these are.
+void finish_move(const fs::path& folder, const fs::path& aside) {
+  std::error_code error;
+  if (!fs::exists(aside / kManifestName, error) || fs::exists(folder / kManifestName, error))
+    return;
+  try {
+    error = move_checkpoint(folder, own_names(read_manifest(aside)), aside);
+  } catch (const CheckpointError&) { // nobody knows which files these are
+    return;
+  }
+  if (error) raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
+}
+
 } // namespace
+
+void remove_abandoned(const fs::path& dir, const DirectoryLock& lock,
+                      const std::function<void()>& progress) {
+  if (!lock.held()) return;
+  for (const std::string& name : names_in(dir)) {
+    const size_t aside = name.find(kAside);
+    if (aside == std::string::npos) continue;
+    const std::string of = name.substr(0, aside);
+    if (of != kLatestName && !iteration_of(of)) continue;
+    if (name.ends_with(kRemoved)) finish_move(dir / of, dir / name);
+    remove_tree(dir / name, progress);
+  }
+}
 
 PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, bool only_report,
                               const std::function<void()>& progress) {
@@ -364,7 +391,7 @@ PruneReport prune_checkpoints(const fs::path& dir, const Retention& retention, b
     (stays ? report.kept : report.removed).push_back(name);
     if (stays) continue;
     const std::vector<std::string> foreign = foreign_files(
-        candidate.folder.path, [&](const std::string& path) { return candidate.has(path); });
+        candidate.folder.path, [&](const std::string& path) { return candidate.own.has(path); });
     for (const std::string& path : foreign) report.foreign.push_back(name + "/" + path);
     if (!only_report) remove_checkpoint(candidate, !foreign.empty(), progress);
   }

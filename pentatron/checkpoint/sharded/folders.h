@@ -57,7 +57,8 @@ class DirectoryLock {
   bool held_ = false;
 };
 
-/// Removes what killed processes were writing or removing: `<checkpoint>.tmp-*`, `latest.tmp-*`.
+/// Removes what killed processes were writing or removing: `<checkpoint>.tmp-*`, `latest.tmp-*`,
+/// and the files of a checkpoint whose removal had begun.
 /// Nothing if the lock is not held.
 void remove_abandoned(const std::filesystem::path& dir, const DirectoryLock& lock,
                       const std::function<void()>& progress = {});

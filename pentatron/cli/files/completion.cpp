@@ -181,7 +181,9 @@ void add_completion(CLI::App& program, Action& chosen) {
   auto shell = std::make_shared<std::string>();
   CLI::App* verb =
       program.add_subcommand("completion", "print a script for tab completion in a shell");
-  verb->add_option("shell", *shell, "the shell")->required()->check(CLI::IsMember({"bash", "zsh"}));
+  verb->add_option("shell", *shell, "shell to print the script for")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh"}));
   verb->footer("The script completes commands, options, configuration keys and their values, and "
                "files.\n"
                "examples:\n"

@@ -50,14 +50,10 @@ Json summary_of(const std::string& prefix) {
 }
 
 void check_outputs(const std::vector<std::string>& prefixes, bool overwrite) {
-  namespace fs = std::filesystem;
   for (const std::string& prefix : prefixes) {
     require_output(prefix, "--output");
-    const std::vector<std::filesystem::path> files = data::corpus_files(prefix);
-    if (overwrite)
-      data::require_corpus(prefix);
-    else
-      refuse_existing(files);
+    data::require_corpus(prefix); // what is not one cannot be replaced
+    if (!overwrite) refuse_existing(data::corpus_files(prefix));
   }
 }
 
@@ -138,7 +134,8 @@ void add_corpus(CLI::App& program, Action& chosen) {
 
   sub = add(*verb, chosen, "split", "split the documents of a corpus into parts", split, a);
   sub->add_option("prefix", a->prefix, "corpus: prefix of PREFIX.bin and PREFIX.idx")->required();
-  sub->add_option("--shares", a->shares, "share of documents for each part, separated by commas")
+  sub->add_option("--shares", a->shares,
+                  "proportions of documents in the parts, separated by commas")
       ->delimiter(',')
       ->required();
   sub->add_option("--output", a->output,
@@ -148,13 +145,13 @@ void add_corpus(CLI::App& program, Action& chosen) {
   sub->footer("example: pentatron corpus split data/all --shares 99,1 --output data/part");
 
   sub = add(*verb, chosen, "inspect", "print a summary of each corpus as JSON", inspect, a);
-  sub->add_option("prefixes", a->prefixes, "corpus: prefix of PREFIX.bin and PREFIX.idx")
+  sub->add_option("prefixes", a->prefixes, "corpora: prefixes of PREFIX.bin and PREFIX.idx")
       ->required();
   sub->footer("example: pentatron corpus inspect data/corpus_text_document");
 
   sub = add(*verb, chosen, "verify", "read a corpus completely and check its index and every token",
             verify, a);
-  sub->add_option("prefixes", a->prefixes, "corpus: prefix of PREFIX.bin and PREFIX.idx")
+  sub->add_option("prefixes", a->prefixes, "corpora: prefixes of PREFIX.bin and PREFIX.idx")
       ->required();
   sub->add_option("--vocab-size", a->vocab_size,
                   "vocabulary size; every token id must be lower; 0: do not check")

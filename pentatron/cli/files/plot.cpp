@@ -16,6 +16,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/base/paths.h"
+#include "pentatron/base/text.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/plot/curves_plot.h"
 #include "pentatron/plot/metrics_text.h"
@@ -83,12 +84,13 @@ void check_output(const PlotArguments& a) {
   std::error_code error;
   if (fs::is_directory(a.output, error))
     raise<ConfigError>("{} is a folder\n  try: --output {}", a.output,
-                       (fs::path(a.output) / "plot.svg").string());
+                       shell_word((fs::path(a.output) / "plot.svg").string()));
   const std::string extension = fs::path(a.output).extension().string();
   for (const char* other : {".png", ".pdf", ".jpg", ".jpeg", ".eps", ".gif", ".webp"})
     if (extension == other)
       raise<ConfigError>("--output {} is not supported: plots are SVG files\n  try: --output {}",
-                         a.output, fs::path(a.output).replace_extension(".svg").string());
+                         a.output,
+                         shell_word(fs::path(a.output).replace_extension(".svg").string()));
   require_output(a.output, "--output");
   if (!a.overwrite) return refuse_existing(std::array{fs::path(a.output)});
   check_replaced(a.output, {}, "--output", "a plot", [](const fs::path& file) {

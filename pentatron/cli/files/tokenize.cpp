@@ -73,15 +73,19 @@ template <class F> void for_each_line(F&& f) {
   }
 }
 
-/// The text of a line {"text": ...}. `with_remedy`: another key may be named.
+/// The text of a line {"text": ...}. `chosen`: --json-keys has named the key.
 void text_of(std::string_view line, std::string& text, const std::string& key = "text",
-             bool with_remedy = false) {
+             bool chosen = false) {
   if (const size_t bad = data::find_invalid_utf8(line); bad != std::string_view::npos)
-    raise<DataError>("byte {} is not valid UTF-8", bad);
-  if (const auto none = data::read_text(line, key, text))
-    raise<DataError>(
-        "{} {}{}", none->kind == data::BadInput::kMissingKey ? "the JSON object" : "it",
-        none->reason, with_remedy && !none->key.empty() ? "\n  try: --json-keys " + none->key : "");
+    raise<DataError>("byte {} is not valid UTF-8\n  try: text in UTF-8", bad);
+  const auto none = data::read_text(line, key, text);
+  if (!none) return;
+  const bool other = chosen && !none->key.empty();
+  raise<DataError>("{} {}\n  try: {}",
+                   none->kind == data::BadInput::kMissingKey ? "the JSON object" : "it",
+                   none->reason,
+                   other ? "--json-keys " + none->key
+                         : fmt::format("JSON objects like {{\"{}\": \"...\"}}", key));
 }
 
 void write_line(const std::string& line) {
@@ -206,14 +210,14 @@ class TrainingText {
  private:
   void add_line(std::string_view line) {
     if (const size_t bad = data::find_invalid_utf8(line); bad != std::string_view::npos)
-      raise<DataError>("byte {} is not valid UTF-8", bad);
+      raise<DataError>("byte {} is not valid UTF-8\n  try: text in UTF-8", bad);
     text_.assign(line);
     text_ += '\n';
     add();
   }
   void add_object(std::string_view object) {
     for (const std::string& key : keys_) {
-      text_of(object, text_, key, /*with_remedy=*/true);
+      text_of(object, text_, key, /*chosen=*/true);
       add();
     }
   }

@@ -96,11 +96,14 @@ class Client::Loop {
     say(lock, Finished{log_->status()});
   }
 
-  void fail(const std::string& sentence, bool of_communication) {
+  void fail(const Failure& failure) {
     std::unique_lock lock(mutex_);
     if (last_word_) return;
     failed_ = true;
-    say(lock, Failed{sentence, of_communication, log_->status()});
+    say(lock, Failed{.sentence = failure.sentence,
+                     .of_communication = failure.kind == FailureKind::kComm,
+                     .of_configuration = failure.kind == FailureKind::kConfig,
+                     .status = log_->status()});
     ended_changed_.wait_for(lock, std::chrono::seconds(5), [this] { return ended_; });
   }
 
@@ -124,7 +127,9 @@ class Client::Loop {
       const std::lock_guard lock(mutex_);
       failed_ = true;
       if (!last_word_)
-        last_word_ = Failed{"it was ended by signal 15 (SIGTERM)", true, log_->status()};
+        last_word_ = Failed{.sentence = "it was ended by signal 15 (SIGTERM)",
+                            .of_communication = true,
+                            .status = log_->status()};
     }
     if (terminated_at_ && since(*terminated_at_) > 1) ::_exit(128 + SIGTERM);
   }
@@ -135,7 +140,7 @@ class Client::Loop {
     const std::lock_guard lock(mutex_);
     if (error.empty() || last_word_) return;
     failed_ = true;
-    last_word_ = Failed{error, true, log_->status()};
+    last_word_ = Failed{.sentence = error, .of_communication = true, .status = log_->status()};
   }
 
   /// Ends what is under way on the GPU, so that threads that wait for it go on. NCCL may block in
@@ -331,8 +336,8 @@ Client::~Client() = default;
 void Client::finish() {
   loop_->finish();
 }
-void Client::fail(const std::string& sentence, bool of_communication) {
-  loop_->fail(sentence, of_communication);
+void Client::fail(const Failure& failure) {
+  loop_->fail(failure);
 }
 
 } // namespace pentatron::comm::control

@@ -8,6 +8,7 @@
 
 #include "pentatron/comm/control/connection.h"
 #include "pentatron/comm/control/operation_log.h"
+#include "pentatron/comm/failure.h"
 
 namespace pentatron::comm::control {
 
@@ -38,8 +39,8 @@ class Client {
   void finish();
   /// Reports to the monitor why this rank has failed. The monitor ends the run and prints the
   /// sentence. Returns if the monitor has not ended this process within a few seconds.
-  /// `of_communication`: the error may be the consequence of another rank's.
-  void fail(const std::string& sentence, bool of_communication);
+  /// Of communication, the error may be the consequence of another rank's.
+  void fail(const Failure& failure);
 
  private:
   class Loop;

@@ -255,6 +255,7 @@ void write(Writer& writer, const Finished& finished) {
 void write(Writer& writer, const Failed& failed) {
   writer.text(failed.sentence);
   writer.flag(failed.of_communication);
+  writer.flag(failed.of_configuration);
   write(writer, failed.status);
 }
 
@@ -304,6 +305,7 @@ Message read(size_t type, Reader& reader) {
     Failed failed;
     failed.sentence = reader.text();
     failed.of_communication = reader.flag();
+    failed.of_configuration = reader.flag();
     failed.status = read_status(reader);
     return failed;
   }

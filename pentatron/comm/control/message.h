@@ -48,6 +48,7 @@ struct Finished {
 struct Failed {
   std::string sentence;
   bool of_communication = false; ///< perhaps only a consequence of what happened to another rank
+  bool of_configuration = false; ///< the run could not begin: it is not valid
   RankStatus status;
 };
 /// The server's heartbeat.

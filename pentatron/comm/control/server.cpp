@@ -163,6 +163,7 @@ class Server::Loop {
     std::string sentence;
     bool of_communication;
     Clock::time_point since;
+    bool of_configuration = false;
   };
 
   void run() {
@@ -340,7 +341,8 @@ class Server::Loop {
     } else if (const auto* failed = std::get_if<Failed>(&message)) {
       keep(failed->status);
       rank.state = Rank::State::kLost;
-      suspect({Kind::kFailed, number, failed->sentence, failed->of_communication, now_});
+      suspect({Kind::kFailed, number, failed->sentence, failed->of_communication, now_,
+               failed->of_configuration});
     } else {
       raise<CommError>("a rank sent a message that only the monitor may send");
     }
@@ -476,6 +478,7 @@ class Server::Loop {
     case Kind::kFailed:
       verdict.event =
           fmt::format("rank {} of {}: {}", suspicion.rank, options_.ranks, suspicion.sentence);
+      if (suspicion.of_configuration) verdict.exit_code = 2;
       // The error of a library in a collective on which the ranks disagree.
       if (suspicion.of_communication)
         if (const auto finding = diagnose(ranks, options_.timeout_s))

@@ -18,7 +18,7 @@ struct Verdict {
   int rank = -1;     ///< rank that caused it, or -1
   std::string event; ///< "rank 2 was killed by signal 9 (SIGKILL)", or the whole sentence
   std::string where; ///< " while in ...", or empty
-  int exit_code = 1;
+  int exit_code = 1; ///< of the run: 2 if its configuration is not valid
 
   std::string sentence() const { return event + where; }
 };

@@ -19,22 +19,29 @@ namespace {
 
 constexpr size_t kMostFileBytes = size_t{16} << 20;
 constexpr std::array<const char*, 3> kParts{"train", "valid", "test"};
+/// What a file may hold, for a `try:`.
+constexpr const char* kList = "a list of prefixes like [\"PREFIX\"]";
+constexpr const char* kObject =
+    "a JSON or YAML file like {\"train\": [\"PREFIX\"], \"valid\": [\"PREFIX\"]}";
 
 std::string scalar(const Json& item, const std::string& key) {
   if (item.is_string()) return item.get<std::string>();
   if (item.is_number()) return dump_json(item);
-  raise<ConfigError>("{} has the element {}, which is neither a weight nor a prefix", key,
-                     dump_json(item));
+  raise<ConfigError>("{} has the element {}, which is neither a weight nor a prefix\n  try: {}",
+                     key, dump_json(item), kList);
 }
 
-/// A list, or a text with words.
+/// A list in a file, or a text with words.
 std::optional<Blend> blend_of(const Json& value, const std::string& key) {
   if (value.is_null()) return std::nullopt;
-  if (value.is_string()) return parse_blend(blend_words(value.get<std::string>()), key);
-  if (!value.is_array())
-    raise<ConfigError>("{} is {}, not a list of prefixes", key, dump_json(value));
   std::vector<std::string> words;
-  for (const Json& item : value) words.push_back(scalar(item, key));
+  if (value.is_string())
+    words = blend_words(value.get<std::string>());
+  else if (!value.is_array())
+    raise<ConfigError>("{} is {}, not a list of prefixes\n  try: {}", key, dump_json(value), kList);
+  else
+    for (const Json& item : value) words.push_back(scalar(item, key));
+  if (words.empty()) raise<ConfigError>("{} does not name a corpus\n  try: {}", key, kList);
   return parse_blend(words, key);
 }
 
@@ -78,8 +85,8 @@ Json read_paths_file(const fs::path& file) {
                      file.string());
   const MappedFile content(file);
   if (content.size() > kMostFileBytes) {
-    raise<DataError>("{} has {} bytes, too many for a list of corpora", file.string(),
-                     content.size());
+    raise<DataError>("{} has {} bytes, too many for a list of corpora\n  try: {}", file.string(),
+                     content.size(), kObject);
   }
   if (ending == ".json") return parse_json(content.text(), file.string());
   if (ending != ".yaml" && ending != ".yml") return std::string(content.text());
@@ -92,11 +99,12 @@ void take_parts(const Json& object, const std::string& key, DataPaths& paths) {
     while (part < kParts.size() && name != kParts[part]) ++part;
     if (part == kParts.size() && name == "validation") part = 1;
     if (part == kParts.size()) {
-      raise<ConfigError>("{} has the part {}, which is not train, valid or test", key, name);
+      raise<ConfigError>("{} has the part {}, which is not train, valid or test\n  try: {}", key,
+                         name, kObject);
     }
     paths.parts[part] = blend_of(value, key + ": " + name);
   }
-  if (!paths.parts[0]) raise<ConfigError>("{} has no key \"train\"", key);
+  if (!paths.parts[0]) raise<ConfigError>("{} has no key \"train\"\n  try: {}", key, kObject);
 }
 
 bool is_text_file(const std::string& text) {
@@ -137,15 +145,13 @@ DataPaths find_data_paths(const DatasetConfig& config) {
   const std::string& file = config.per_split_data_args_path;
   if (!file.empty()) {
     const std::string key = "dataset.per_split_data_args_path=" + file;
-    constexpr const char* kExample =
-        "a JSON or YAML file like {\"train\": [\"PREFIX\"], \"valid\": [\"PREFIX\"]}";
     const auto read = [&] {
       const Json object = read_paths_file(file);
       if (!object.is_object())
-        raise<ConfigError>("{} is not an object with train, valid, test\n  try: {}", key, kExample);
+        raise<ConfigError>("{} is not an object with train, valid, test\n  try: {}", key, kObject);
       take_parts(object, key, paths);
     };
-    naming("dataset.per_split_data_args_path=", file, read, kExample);
+    naming("dataset.per_split_data_args_path=", file, read, kObject);
     return paths;
   }
   if (config.path.empty()) {

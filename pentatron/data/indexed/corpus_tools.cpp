@@ -73,11 +73,14 @@ void merge_corpora(const std::vector<std::string>& prefixes, const std::string& 
     refuse_to_overwrite_itself(prefix, output);
     const IndexedDataset corpus(prefix);
     if (corpus.dtype() != first.dtype()) {
-      raise<DataError>("{}.idx has the dtype {}, but {} has {}, so they cannot be merged", prefix,
-                       name_of(corpus.dtype()), prefixes[0], name_of(first.dtype()));
+      raise<DataError>(
+          "{}.idx has the dtype {}, but {} has {}, so they cannot be merged\n  try: only "
+          "corpora made with one tokenizer",
+          prefix, name_of(corpus.dtype()), prefixes[0], name_of(first.dtype()));
     }
     if (corpus.has_modes() != first.has_modes()) {
-      raise<DataError>("{}.idx has {} sequence_modes, but {} has {}, so they cannot be merged",
+      raise<DataError>("{}.idx has {} sequence_modes, but {} has {}, so they cannot be merged\n  "
+                       "try: corpora that all have sequence_modes, or that all have none",
                        prefix, corpus.has_modes() ? "some" : "no", prefixes[0],
                        first.has_modes() ? "some" : "none");
     }
@@ -199,9 +202,10 @@ CorpusCheck verify_corpus(const IndexedDataset& corpus, int64_t vocab_size,
       if (vocab_size > 0 && (*low < 0 || *high >= vocab_size)) {
         const auto bad = std::find_if(tokens.begin(), tokens.end(),
                                       [&](int64_t id) { return id < 0 || id >= vocab_size; });
-        raise<DataError>("{}: token number {} is {}, outside the vocabulary of {}",
-                         corpus.data_file().path().string(), at + (bad - tokens.begin()), *bad,
-                         vocab_size);
+        raise<DataError>(
+            "{}: token number {} is {}, outside the vocabulary of {}\n  try: --vocab-size "
+            "N with the vocabulary size of the tokenizer that made the corpus",
+            corpus.data_file().path().string(), at + (bad - tokens.begin()), *bad, vocab_size);
       }
     }
     tell(n);

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/text.h"
 
 namespace pentatron::data {
 
@@ -66,7 +67,7 @@ const std::string& existing_prefix(const std::string& prefix) {
   if (!similar.empty())
     raise<DataError>("{}.idx does not exist, but {}.idx does\n  try: the prefix {}", prefix,
                      (path.parent_path() / similar).string(),
-                     (path.parent_path() / similar).string());
+                     shell_word((path.parent_path() / similar).string()));
   raise<DataError>("{}.idx does not exist\n  try: the prefix of PREFIX.bin and PREFIX.idx, as "
                    "printed by pentatron preprocess",
                    prefix);
@@ -79,11 +80,16 @@ std::string without_ending(std::string prefix) {
   return prefix;
 }
 
-IndexedDataset::IndexedDataset(const std::string& prefix)
+IndexedDataset::IndexedDataset(const std::string& prefix) try
     : prefix_(existing_prefix(prefix)), index_(prefix + ".idx"), data_(prefix + ".bin") {
   read_header();
   check_sequences();
   check_documents();
+} catch (const DataError& error) {
+  if (!parts_of(error.what()).remedy.empty()) throw;
+  raise<DataError>("{}\n  try: an intact copy of {}.bin and {}.idx, or make both again with "
+                   "pentatron preprocess",
+                   error.what(), prefix, prefix);
 }
 
 void IndexedDataset::bad(std::string_view field, const std::string& what) const {

@@ -1,5 +1,6 @@
 #include "pentatron/data/indexed/indexed_writer.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -7,6 +8,8 @@
 #include <system_error>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/paths.h"
+#include "pentatron/base/text.h"
 #include "pentatron/data/indexed/indexed_dataset.h"
 
 namespace pentatron::data {
@@ -84,16 +87,21 @@ std::vector<fs::path> corpus_files(const std::string& prefix) {
 
 void require_corpus(const std::string& prefix) {
   std::error_code error;
-  fs::path there;
+  std::vector<fs::path> there;
   for (const fs::path& file : corpus_files(prefix))
-    if (fs::exists(fs::symlink_status(file, error))) there = file;
+    if (is_there(file)) there.push_back(file);
   if (there.empty()) return;
   try {
     const IndexedDataset corpus(prefix);
-  } catch (const Error&) {
-    raise<ConfigError>("{} exists and is not part of an intact corpus, and --overwrite replaces "
-                       "nothing else\n  try: another --output",
-                       there.string());
+  } catch (const Error& damage) {
+    std::string removal = "rm";
+    for (const fs::path& file : there) removal += " " + shell_word(file.string());
+    const bool files = std::ranges::all_of(
+        there, [&](const fs::path& file) { return !fs::is_directory(file, error); });
+    raise<ConfigError>("{} exists and is not part of an intact corpus ({}), so it is not replaced\n"
+                       "  try: another --output{}",
+                       there[0].string(), parts_of(damage.what()).sentence,
+                       files ? fmt::format(", or {} if you do not need it", removal) : "");
   }
 }
 

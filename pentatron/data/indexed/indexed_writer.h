@@ -18,7 +18,7 @@ namespace pentatron::data {
 
 /// The files of a corpus. Throws ConfigError if the prefix does not end in a name.
 std::vector<std::filesystem::path> corpus_files(const std::string& prefix);
-/// Throws ConfigError if PREFIX.bin or PREFIX.idx exists and the two are not a valid corpus.
+/// Throws ConfigError if PREFIX.bin or PREFIX.idx exists and the two are not an intact corpus.
 void require_corpus(const std::string& prefix);
 
 /// Writes PREFIX.bin and PREFIX.idx. Both appear, complete, when commit() is called; until then the

@@ -57,9 +57,11 @@ class LabelledTexts::Reader {
 
  private:
   void take(std::string_view record, const RecordPlace& place) {
-    if (std::optional<NoText> none = read_text(record, config_.text_key, text_))
-      return out_.report.bad(none->kind,
-                             place.input(std::move(none->reason), std::move(none->key)));
+    if (std::optional<NoText> none = read_text(record, config_.text_key, text_)) {
+      SkippedInput input = place.input(std::move(none->reason), std::move(none->key));
+      input.remedy = example();
+      return out_.report.bad(none->kind, std::move(input));
+    }
     Json json;
     try {
       json = parse_json(record, "the object");
@@ -104,9 +106,16 @@ class LabelledTexts::Reader {
                : Json(number);
   }
 
+  /// What a sample looks like, for a `try:`.
+  std::string example() const {
+    return fmt::format("objects like {{\"{}\": \"...\", \"{}\": 0}}", config_.text_key,
+                       config_.label_key);
+  }
+
   void without_label(std::string_view record, const Json& json, const RecordPlace& place) {
     SkippedInput input = place.input(missing_key_text(object_keys(record), config_.label_key));
     input.option = "label_key";
+    input.remedy = example();
     for (const auto& [key, value] : json.items()) {
       const bool other = key != config_.text_key && key != config_.text_pair_key;
       if (other && (value.is_number() || value.is_string()) && input.key.empty()) input.key = key;

@@ -310,8 +310,8 @@ class Preprocessor {
       for (fs::path& file : corpus_files(prefix)) outputs.push_back(std::move(file));
     outputs.push_back(skip_list_.target());
     try {
-      if (!options_.overwrite) refuse_existing(outputs);
       for (const std::string& prefix : result_.prefixes) require_corpus(prefix);
+      if (!options_.overwrite) refuse_existing(outputs);
     } catch (const ConfigError&) {
       std::error_code error;
       if (!fs::exists(folder_.state_file(), error)) folder_.remove(); // this call's own

@@ -84,11 +84,12 @@ void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
   std::string_view record;
   for (auto status = records.next(record); status != RecordReader::Status::kEnd;
        status = records.next(record)) {
-    const auto bad = [&](BadInput kind, std::string reason) {
+    const auto bad = [&](BadInput kind, std::string reason, std::string remedy = {}) {
       report_.bad(kind, {.file = file.string(),
                          .number = records.number(),
                          .element = records.is_array(),
-                         .reason = std::move(reason)});
+                         .reason = std::move(reason),
+                         .remedy = std::move(remedy)});
     };
     if (status == RecordReader::Status::kTooLong) {
       bad(BadInput::kLongLine, fmt::format("has {} bytes, over the limit of {}",
@@ -108,7 +109,9 @@ void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
            record.find("\"tool_calls\"") != std::string_view::npos))
         ++tools_left_out_;
     } catch (const DataError& error) {
-      bad(BadInput::kBadJson, fmt::format("is not a training example: {}", error.what()));
+      const auto [sentence, remedy] = parts_of(error.what());
+      bad(BadInput::kBadJson, fmt::format("is not a training example: {}", sentence),
+          remedy.empty() ? fmt::format("objects with {}", kTaughtMembers) : std::string(remedy));
     }
   }
 }

@@ -293,6 +293,14 @@ GgufMetadata from_sentencepiece(const fs::path& path, const fs::path& file, cons
   return out;
 }
 
+GgufMetadata tokenizer_part(const GgufMetadata& metadata) {
+  GgufMetadata out;
+  for (const auto& entry : metadata) {
+    if (entry.first.starts_with("tokenizer.")) out.push_back(entry);
+  }
+  return out;
+}
+
 GgufMetadata from_gguf(const fs::path& file, int64_t vocab_size) {
   const GgufFile gguf(file);
   const auto* tokens = gguf.metadata().find_texts("tokenizer.ggml.tokens");
@@ -309,14 +317,6 @@ void check_size(int64_t vocab_size) {
 }
 
 } // namespace
-
-GgufMetadata tokenizer_part(const GgufMetadata& metadata) {
-  GgufMetadata out;
-  for (const auto& entry : metadata) {
-    if (entry.first.starts_with("tokenizer.")) out.push_back(entry);
-  }
-  return out;
-}
 
 GgufMetadata gguf_tokenizer_metadata(const fs::path& path, int64_t vocab_size) {
   check_size(vocab_size);

@@ -16,7 +16,4 @@ namespace pentatron::data::tokenizer {
 /// counterpart of, and if the tokenizer has more tokens.
 GgufMetadata gguf_tokenizer_metadata(const std::filesystem::path& path, int64_t vocab_size);
 
-/// Metadata of the tokenizer in a GGUF file.
-GgufMetadata tokenizer_part(const GgufMetadata& metadata);
-
 } // namespace pentatron::data::tokenizer

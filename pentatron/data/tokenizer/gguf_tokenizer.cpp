@@ -251,6 +251,16 @@ Json gguf_as_tokenizer_json(const GgufKeys& metadata) {
   return *model == "gpt2" ? byte_level(metadata, vocab) : sentencepiece(metadata, vocab);
 }
 
+std::map<std::string, std::string> gguf_tokenizer_files(const GgufKeys& metadata) {
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"})
+    if (const std::string token = gguf_named_token(metadata, name); !token.empty())
+      config[name] = token;
+  if (const auto text = gguf_chat_template(metadata)) config["chat_template"] = *text;
+  return {{"tokenizer.json", dump_json(gguf_as_tokenizer_json(metadata), 2) + "\n"},
+          {"tokenizer_config.json", dump_json(config, 2) + "\n"}};
+}
+
 std::shared_ptr<const Tokenizer> make_gguf_tokenizer(const GgufKeys& metadata,
                                                      const std::string& eod_token) {
   return make_hugging_face(

@@ -6,7 +6,7 @@
 /// the text of a SentencePiece model and behind each special token.
 #pragma once
 
-#include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +24,10 @@ std::shared_ptr<const Tokenizer> make_gguf_tokenizer(const GgufKeys& metadata,
 
 /// What tokenizer.json would say.
 Json gguf_as_tokenizer_json(const GgufKeys& metadata);
+
+/// The tokenizer as files of a Hugging Face folder: tokenizer.json, and tokenizer_config.json with
+/// the named tokens and the chat template.
+std::map<std::string, std::string> gguf_tokenizer_files(const GgufKeys& metadata);
 
 std::optional<std::string> gguf_chat_template(const GgufKeys& metadata);
 

@@ -1,6 +1,7 @@
 #include "pentatron/data/tokenizer/open.h"
 
 #include <algorithm>
+#include <cctype>
 #include <vector>
 
 #include "pentatron/base/error.h"
@@ -10,7 +11,6 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/text.h"
-#include "pentatron/data/tokenizer/gguf_metadata.h"
 #include "pentatron/data/tokenizer/gguf_tokenizer.h"
 #include "pentatron/data/tokenizer/hugging_face.h"
 #include "pentatron/data/tokenizer/sentencepiece.h"
@@ -24,6 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
 
+constexpr const char* kSentencePieceNames[] = {"tokenizer.model", "spiece.model",
+                                               "sentencepiece.bpe.model"};
 constexpr const char* kWhatIsATokenizer =
     "tokenizer.json, a .model, .tiktoken or .gguf file, or a folder that contains one";
 
@@ -71,8 +73,7 @@ fs::path find_file(const fs::path& folder, FileType type) {
   if (type == FileType::kAuto || type == FileType::kHuggingFace) names.push_back("tokenizer.json");
   if (type == FileType::kAuto || type == FileType::kGpt2) names.push_back("vocab.json");
   if (type == FileType::kAuto || type == FileType::kSentencePiece || type == FileType::kTiktoken) {
-    for (const char* name : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
-      names.push_back(name);
+    names.insert(names.end(), std::begin(kSentencePieceNames), std::end(kSentencePieceNames));
   }
   for (const char* name : names) {
     if (!is_file(folder / name)) continue;
@@ -226,16 +227,70 @@ std::optional<std::string> find_chat_template(const fs::path& path) {
   return std::nullopt;
 }
 
-std::vector<TokenizerFile> tokenizer_files(const OpenOptions& given) {
+namespace {
+
+/// The name under which find_file() finds a tokenizer that is copied into a folder of its own.
+std::string name_in_folder(const fs::path& file, const std::string& text, FileType type) {
+  std::string name = file.filename().string();
+  const std::string extension = file.extension().string();
+  if (type == FileType::kAuto)
+    type = type_of(file, text, extension == ".json" ? read_json(file) : Json());
+  switch (type) {
+  case FileType::kGpt2:
+    return "vocab.json";
+  case FileType::kSentencePiece:
+    return std::ranges::find(kSentencePieceNames, name) == std::end(kSentencePieceNames)
+               ? kSentencePieceNames[0]
+               : name;
+  case FileType::kTiktoken: // whose name tells which one it is
+    if (name == kSentencePieceNames[0]) return name;
+    for (char& c : name)
+      if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' &&
+          (c != '.' || &c == name.data()))
+        c = '_';
+    return extension == ".tiktoken" ? name : name + ".tiktoken";
+  default:
+    return "tokenizer.json";
+  }
+}
+
+OpenOptions found(const OpenOptions& given) {
   OpenOptions options = given;
   options.path = existing(given.path);
-  const fs::path file = main_file(options);
-  if (is_gguf(file))
-    return {{file, gguf_without_tensors(tokenizer_part(GgufFile(file).metadata().all()))}};
-  std::vector<TokenizerFile> files = {{file, read_text(file)}};
+  options.path = main_file(options);
+  return options;
+}
+
+} // namespace
+
+std::vector<TokenizerFile> tokenizer_files(const OpenOptions& given) {
+  const fs::path file = found(given).path;
+  if (is_gguf(file)) {
+    const GgufFile gguf(file);
+    return {{"tokenizer.json", gguf_tokenizer_files(gguf.metadata()).at("tokenizer.json")}};
+  }
+  std::string text = read_text(file);
+  std::vector<TokenizerFile> files;
+  files.push_back({name_in_folder(file, text, given.type), std::move(text)});
   const fs::path merges = file.parent_path() / "merges.txt";
-  if (file.filename() == "vocab.json" && is_file(merges))
-    files.push_back({merges, read_text(merges)});
+  if (files[0].name == "vocab.json" && is_file(merges))
+    files.push_back({"merges.txt", read_text(merges)});
+  return files;
+}
+
+std::vector<TokenizerFile> files_beside_tokenizer(const OpenOptions& given) {
+  const fs::path file = found(given).path;
+  std::vector<TokenizerFile> files;
+  if (is_gguf(file)) {
+    const GgufFile gguf(file);
+    for (auto& [name, text] : gguf_tokenizer_files(gguf.metadata()))
+      if (name != "tokenizer.json") files.push_back({name, std::move(text)});
+    return files;
+  }
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                           "chat_template.jinja"})
+    if (const fs::path beside = file.parent_path() / name; is_file(beside))
+      files.push_back({name, read_text(beside)});
   return files;
 }
 

@@ -36,6 +36,10 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const OpenOptions& options);
 /// merges. Throws the same errors as open_tokenizer().
 std::vector<TokenizerFile> tokenizer_files(const OpenOptions& options);
 
+/// Returns what programs keep beside these files and read again: tokenizer_config.json, the chat
+/// template and others, as far as they are there.
+std::vector<TokenizerFile> files_beside_tokenizer(const OpenOptions& options);
+
 /// The chat template that lies with a tokenizer: chat_template.jinja, `chat_template` in
 /// tokenizer_config.json, or that in a GGUF file. `path` is what open_tokenizer() takes.
 std::optional<std::string> find_chat_template(const std::filesystem::path& path);

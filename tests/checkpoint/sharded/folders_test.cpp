@@ -209,6 +209,32 @@ TEST_F(Folders, FilesOfTheUserStayWhereTheyAre) {
   EXPECT_THAT(again.damaged, IsEmpty()) << "no checkpoint any more";
 }
 
+TEST_F(Folders, AKilledRemovalOfACheckpointBesideFilesOfTheUserIsFinished) {
+  for (const int64_t i : {10, 20, 30}) save(i);
+  const fs::path half = dir.path() / "step_00000010",
+                 aside = dir.path() / "step_00000010.tmp-7-old";
+  std::ofstream(half / "mine.txt") << "mine";
+  fs::create_directory(aside);
+  fs::rename(half / kManifestName, aside / kManifestName); // what goes first; killed here
+  ASSERT_GT(names_in(half).size(), 1u);
+  const PruneReport report = prune_checkpoints(dir.path(), {.keep_last = 2});
+  EXPECT_THAT(report.damaged, IsEmpty());
+  EXPECT_THAT(names_in(half), ElementsAre("mine.txt"));
+  EXPECT_FALSE(fs::exists(aside));
+  EXPECT_EQ(newest(), "step_00000030");
+}
+
+TEST_F(Folders, ACheckpointSavedAgainIsNoRestOfAKilledRemoval) {
+  for (const int64_t i : {10, 20}) save(i);
+  const fs::path aside = dir.path() / "step_00000010.tmp-7-old";
+  fs::copy(dir.path() / "step_00000010", aside);
+  const auto before = names_in(dir.path() / "step_00000010");
+  const PruneReport report = prune_checkpoints(dir.path(), {.keep_last = 2});
+  EXPECT_THAT(report.kept, ElementsAre("step_00000020", "step_00000010"));
+  EXPECT_THAT(names_in(dir.path() / "step_00000010"), testing::UnorderedElementsAreArray(before));
+  EXPECT_FALSE(fs::exists(aside));
+}
+
 TEST_F(Folders, WhereOnlyFilesOfTheUserAreLeftIsNoCheckpoint) {
   for (const int64_t i : {10, 20}) save(i);
   const fs::path left = dir.path() / "step_00000030";

@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
       if (fault == "mismatch")
         start = {.call = "all_gather", .dtype = "float32", .num_dims = 1, .dims = {12}};
       if (fault == "error") {
-        client.fail("file x.bin is damaged", false);
+        client.fail({FailureKind::kError, "file x.bin is damaged"});
         return 66;
       }
     }

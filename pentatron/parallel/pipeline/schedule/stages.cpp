@@ -261,17 +261,21 @@ std::vector<int64_t> by_ranks(const StageOptions& o) {
   return layers;
 }
 
+/// The layers, with `extras` other segments that count, are fewer than the stages.
+[[noreturn]] void refuse_too_few(const StageOptions& o, int64_t extras, std::string_view counted) {
+  const auto stages = static_cast<int64_t>(o.rank_of_stage.size());
+  const int64_t ranks = *std::ranges::max_element(o.rank_of_stage) + 1,
+                fit = (num_layers(o) + extras) / (stages / ranks);
+  raise<ConfigError>("{} layers{} are too few for {} pipeline stages\n  try: model.num_layers={}{}",
+                     num_layers(o), counted, stages, stages - extras,
+                     fit < 1 ? ""
+                             : fmt::format(" or parallel.pipeline_model_parallel_size={}", fit));
+}
+
 std::vector<int64_t> evenly(const StageOptions& o) {
   const auto stages = static_cast<int64_t>(o.rank_of_stage.size());
-  const int64_t all = num_layers(o), total = all + o.count_embedding + o.count_loss;
-  if (total < stages) {
-    const int64_t ranks = *std::ranges::max_element(o.rank_of_stage) + 1;
-    const int64_t fit = total / (stages / ranks);
-    raise<ConfigError>("{} layers are too few for {} pipeline stages\n  try: model.num_layers={}{}",
-                       all, stages, stages - o.count_embedding - o.count_loss,
-                       fit < 1 ? ""
-                               : fmt::format(" or parallel.pipeline_model_parallel_size={}", fit));
-  }
+  const int64_t extras = o.count_embedding + o.count_loss, total = num_layers(o) + extras;
+  if (total < stages) refuse_too_few(o, extras, "");
   std::vector<int64_t> layers = even_counts(total, stages);
   layers.front() -= o.count_embedding;
   layers.back() -= o.count_loss;
@@ -292,9 +296,7 @@ std::vector<SegmentRange> assign_stages(const StageOptions& o) {
   if (!o.layout.empty()) return by_layout(o);
   if (!o.costs.empty()) {
     if (o.costs.size() < o.rank_of_stage.size())
-      raise<ConfigError>(
-          "a model of {} layers, embedding and head is too small for {} pipeline stages",
-          num_layers(o), o.rank_of_stage.size());
+      refuse_too_few(o, std::ssize(o.segments) - num_layers(o), ", embedding and output layer");
     return by_cost(o.costs, o.rank_of_stage.size());
   }
   const bool ranked = o.first_rank_layers || o.last_rank_layers;
