@@ -149,6 +149,10 @@ TEST(CompactLine, NeverExceedsItsWidth) {
 TEST(CompactLine, OfAnEvaluation) {
   EXPECT_EQ(compact_evaluation(100, 1000, 2.0),
             "iteration  100/1000 | validation loss 2.0000 | perplexity 7.389");
+  const double nan = std::nan("");
+  EXPECT_EQ(compact_evaluation(100, 1000, 2.0, {{"pearson", nan}, {"spearman", 0.5}}),
+            "iteration  100/1000 | validation loss 2.0000 | pearson undefined | spearman 0.5000");
+  EXPECT_THAT(compact_evaluation(100, 1000, nan, {{"lm_loss", nan}}), HasSubstr("| lm loss nan"));
 }
 
 TEST(EvaluationBox, FramesLossAndPerplexity) {
