@@ -129,9 +129,9 @@ void print_score(const trainer::TextScore& score) {
 }
 
 void print_figures(const trainer::Evaluation& evaluation, const std::string& more = "") {
-  fmt::print("{{\"loss\":{}", trainer::exact_text(evaluation.loss));
+  fmt::print("{{\"loss\":{}", trainer::json_text(evaluation.loss));
   for (const auto& [name, value] : evaluation.figures)
-    fmt::print(",\"{}\":{}", name, trainer::exact_text(value));
+    fmt::print(",\"{}\":{}", name, trainer::json_text(value));
   fmt::print("{}}}\n", more);
 }
 

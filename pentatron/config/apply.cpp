@@ -15,8 +15,8 @@ namespace {
 /// Walks a YAML tree beside a schema and assigns.
 class Applier {
  public:
-  Applier(const Schema& root, std::string_view origin, Violations& violations)
-      : root_(root), origin_(origin), violations_(violations) {}
+  Applier(const Schema& root, const void* whole, std::string_view origin, Violations& violations)
+      : root_(root), whole_(whole), origin_(origin), violations_(violations) {}
 
   void section(const Schema& schema, void* object, const Node& node, const std::string& path) {
     if (node.type == Node::Type::kNull || node.type == Node::Type::kRefused) return;
@@ -34,7 +34,7 @@ class Applier {
       const std::string where = location(origin_, member.line);
       const Found found = find(schema, object, member.key);
       if (found.entry == nullptr || member.key.find('.') != std::string::npos) {
-        add_unknown(root_, full, where, violations_);
+        add_unknown(root_, whole_, full, where, violations_);
       } else if (found.entry->section != nullptr) {
         section(*found.entry->section, static_cast<std::byte*>(object) + found.entry->offset,
                 member.value, full);
@@ -105,6 +105,7 @@ class Applier {
   }
 
   const Schema& root_;
+  const void* whole_; ///< the struct of `root_`
   std::string origin_;
   Violations& violations_;
 };
@@ -124,7 +125,7 @@ class FileApplier {
     if (text) root = parse_yaml(*text, file.string(), /*lines=*/true, violations_);
     if (root) {
       if (root->type == Node::Type::kMap) apply_includes(*root, file);
-      Applier(schema_, file.string(), violations_).section(schema_, object_, *root, "");
+      Applier(schema_, object_, file.string(), violations_).section(schema_, object_, *root, "");
     }
     open_.pop_back();
   }
@@ -218,7 +219,7 @@ class FileApplier {
 void apply_yaml(const Schema& schema, void* object, std::string_view text, std::string_view origin,
                 Violations& violations) {
   const std::optional<Node> root = parse_yaml(text, origin, /*lines=*/true, violations);
-  if (root) Applier(schema, origin, violations).section(schema, object, *root, "");
+  if (root) Applier(schema, object, origin, violations).section(schema, object, *root, "");
 }
 
 void apply_file(const Schema& schema, void* object, const std::filesystem::path& file,
@@ -238,11 +239,11 @@ void apply_override(const Schema& schema, void* object, std::string_view assignm
     return;
   }
   if (found.entry == nullptr) {
-    add_unknown(schema, path, where, violations);
+    add_unknown(schema, object, path, where, violations);
     return;
   }
   const std::string_view text = trim(assignment.substr(equals + 1));
-  Applier applier(schema, where, violations);
+  Applier applier(schema, object, where, violations);
   std::optional<Node> node;
   if (found.entry->section != nullptr) {
     if (text.starts_with('{')) {

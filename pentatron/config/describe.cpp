@@ -252,7 +252,7 @@ std::string help(const Schema& schema, std::string_view what) {
     if (!found.empty()) append_group(g, found, out);
   }
   if (!out.empty()) return out;
-  const std::string near = nearest_path(schema, what);
+  const std::string near = nearest_path(schema, nullptr, what);
   raise<ConfigError>("no section, key or help text contains '{}'\n  try: pentatron config help{}{}",
                      excerpt(what), near.empty() ? "" : " ", near);
 }

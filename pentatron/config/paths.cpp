@@ -19,10 +19,22 @@ std::string_view last_name(std::string_view path) {
   return dot == std::string_view::npos ? path : path.substr(dot + 1);
 }
 
-void collect(const Schema& schema, std::string_view path, std::vector<std::string>& out) {
+/// Whether the section has the field; without an object, for some variant.
+bool has(const Schema& schema, const Entry& entry, const void* object) {
+  return object == nullptr || is_of_variant(schema, entry, object);
+}
+
+const void* section_or_null(const Entry& entry, const void* object) {
+  return object == nullptr ? nullptr : section_of(entry, object);
+}
+
+void collect(const Schema& schema, const void* object, std::string_view path,
+             std::vector<std::string>& out) {
   for (const Entry& entry : schema.entries) {
+    if (!has(schema, entry, object)) continue;
     out.push_back(join(path, entry.name));
-    if (entry.section != nullptr) collect(*entry.section, std::string(out.back()), out);
+    if (entry.section != nullptr)
+      collect(*entry.section, section_or_null(entry, object), std::string(out.back()), out);
   }
 }
 
@@ -97,9 +109,9 @@ Found find(const Schema& schema, void* object, std::string_view path) {
   return found;
 }
 
-std::string nearest_path(const Schema& schema, std::string_view path) {
+std::string nearest_path(const Schema& schema, const void* object, std::string_view path) {
   std::vector<std::string> paths;
-  collect(schema, {}, paths);
+  collect(schema, object, {}, paths);
   const std::string* best = nullptr;
   size_t best_distance = 0;
   for (const std::string& candidate : paths) {
@@ -112,20 +124,24 @@ std::string nearest_path(const Schema& schema, std::string_view path) {
   return best == nullptr ? std::string() : *best;
 }
 
-void add_unknown(const Schema& root, std::string_view path, std::string_view where,
-                 Violations& violations) {
+void add_unknown(const Schema& root, const void* object, std::string_view path,
+                 std::string_view where, Violations& violations) {
+  // What another program calls by that name, of whatever variant: the next error names that.
   const auto known = [&root](std::string_view setting) {
     const std::string_view key = setting.substr(0, setting.find_first_of("= "));
     return key.starts_with("--") || (!key.empty() && find(root, nullptr, key).entry != nullptr);
   };
   std::string suggestion(setting_of_common_name(path));
   if (!known(suggestion)) suggestion = setting_of_megatron(path);
-  if (!known(suggestion)) suggestion = nearest_path(root, path);
+  if (!known(suggestion)) suggestion = nearest_path(root, object, path);
   if (suggestion.empty()) {
-    const Found parent = find(root, nullptr, section_name(path));
+    const Found parent = find(root, const_cast<void*>(object), section_name(path)); // read only
     const bool section = parent.entry != nullptr && parent.entry->section != nullptr;
-    for (const Entry& entry : (section ? *parent.entry->section : root).entries)
-      suggestion += fmt::format("{}{}", suggestion.empty() ? "one of " : ", ", entry.name);
+    const Schema& schema = section ? *parent.entry->section : root;
+    const void* const of = section ? section_or_null(*parent.entry, parent.object) : object;
+    for (const Entry& entry : schema.entries)
+      if (has(schema, entry, of))
+        suggestion += fmt::format("{}{}", suggestion.empty() ? "one of " : ", ", entry.name);
   }
   violations.add_at(where, path, fmt::format("{} is not a key", excerpt(path, 120)),
                     std::move(suggestion));

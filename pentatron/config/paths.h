@@ -22,11 +22,12 @@ struct Found {
 Found find(const Schema& schema, void* object, std::string_view path);
 
 /// What somebody who wrote the unknown `path` most likely meant: by edit distance over all dotted
-/// paths and, for a key in the wrong section, over last names. Empty where nothing is near.
-std::string nearest_path(const Schema& schema, std::string_view path);
+/// paths and, for a key in the wrong section, over last names. Empty where nothing is near. Of
+/// fields for some variants of a section only those that `object` has; null: all.
+std::string nearest_path(const Schema& schema, const void* object, std::string_view path);
 
-/// Records "path is not a key" with the nearest one.
-void add_unknown(const Schema& root, std::string_view path, std::string_view where,
-                 Violations& violations);
+/// Records "path is not a key" with the nearest one that `object` has.
+void add_unknown(const Schema& root, const void* object, std::string_view path,
+                 std::string_view where, Violations& violations);
 
 } // namespace pentatron::config

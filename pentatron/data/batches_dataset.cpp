@@ -1,6 +1,7 @@
 #include "pentatron/data/batches_dataset.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <set>
@@ -8,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 
 namespace pentatron::data {
 
@@ -87,11 +89,12 @@ class BatchesDataset::Reader {
   }
 
   /// Checks the outer dimensions against those of the tensors before; returns the last one, 1 if
-  /// there is none.
+  /// there is none. A value per sample may have a last dimension of 1, which transformers flattens.
   int64_t check_shape(std::string_view name, const SafeTensor& tensor, bool stream,
                       std::string_view last = "sequence") {
     const size_t dims = outer_ + (stream ? 1 : 0);
-    if (tensor.shape.size() != dims || tensor.numel() == 0) {
+    const bool column = !stream && tensor.shape.size() == dims + 1 && tensor.shape.back() == 1;
+    if ((tensor.shape.size() != dims && !column) || tensor.numel() == 0) {
       raise<DataError>("{}: {} is {} [{}], not {}", d_.name_, name, name_of(tensor.dtype),
                        fmt::join(tensor.shape, ", "), shape_text(stream, last));
     }
@@ -293,8 +296,28 @@ class BatchesDataset::Reader {
       shape.position_ids = ints(positions, *tensor);
       check_values(positions, shape.position_ids, stream.sequence_length,
                    {.name = positions, .limit = positions_of(stream.name)});
+      if (file_.find(mask) == nullptr && predicts_next(stream.name) &&
+          has_jumps(shape.position_ids, stream.sequence_length))
+        log::shared_warning(
+            "{}: {} does not rise by 1 everywhere and there is no {}: each row is taken as one "
+            "sequence, as transformers takes it with its default use_cache=True (with "
+            "use_cache=False a new sequence begins at each such place); an {} of ones means the "
+            "same to both",
+            d_.name_, positions, mask, mask);
     }
     return shape;
+  }
+
+  bool predicts_next(const std::string& stream) const {
+    return std::ranges::any_of(d_.fields_, [&](const BatchField& field) {
+      return field.next_token && field.stream == stream;
+    });
+  }
+
+  static bool has_jumps(const std::vector<int64_t>& positions, int64_t width) {
+    for (size_t i = 1; i < positions.size(); ++i)
+      if (i % static_cast<size_t>(width) != 0 && positions[i] != positions[i - 1] + 1) return true;
+    return false;
   }
 
   /// Position ids of the stream are below.
@@ -311,15 +334,44 @@ class BatchesDataset::Reader {
     for (auto row = mask.begin(); row != mask.end(); row += width) {
       const auto begin = std::find(row, row + width, 1);
       const auto end = std::find(begin, row + width, 0);
-      if (begin == end || std::find(end, row + width, 1) != row + width) {
-        const auto n = static_cast<int64_t>(ranges.size());
+      const auto n = static_cast<int64_t>(ranges.size());
+      if (begin == row + width) {
+        ranges.push_back(without_tokens(name, n));
+        continue;
+      }
+      if (std::find(end, row + width, 1) != row + width)
         raise<DataError>("{}: row {} of step {} of {} is not one run of ones with zeros around it, "
                          "which is the only kind of mask that is supported",
                          d_.name_, n % d_.batch_size_, n / d_.batch_size_, name);
-      }
       ranges.push_back({begin - row, end - row});
     }
     return ranges;
+  }
+
+  /// Of a row that is padding alone. No loss depends on it, so one token may stand for it, and
+  /// attention has something to look at.
+  StreamRange without_tokens(const std::string& name, int64_t n) const {
+    for (size_t f = 0; f < d_.fields_.size(); ++f) {
+      if (d_.fields_[f].none && has_targets(f, n))
+        raise<DataError>("{}: row {} of step {} of {} has only zeros, but {} of that row count in "
+                         "the loss\n  try: {} of {} in that row",
+                         d_.name_, n % d_.batch_size_, n / d_.batch_size_, name, d_.fields_[f].name,
+                         d_.fields_[f].name, *d_.fields_[f].none);
+    }
+    return {0, 1};
+  }
+
+  bool has_targets(size_t f, int64_t row) const {
+    const double none = *d_.fields_[f].none;
+    const auto counts = [&](const auto& values) {
+      const auto width = std::ssize(values) / rows();
+      return std::any_of(values.begin() + row * width, values.begin() + (row + 1) * width,
+                         [&](auto value) {
+                           const auto number = static_cast<double>(value);
+                           return std::isnan(none) ? !std::isnan(number) : number != none;
+                         });
+    };
+    return counts(d_.values_[f].ints) || counts(d_.values_[f].floats);
   }
 
   BatchesDataset& d_;

@@ -14,11 +14,12 @@ namespace pentatron::data {
 /// Sample n is row n % batch of step n / batch, so that a run whose global batch is the file's
 /// batch takes one step of the file after another.
 ///
-/// Tensors have the names of `fields`, and the shape [steps, batch, sequence], or [steps, batch] of
-/// a field without a stream. For each stream the file may hold `attention_mask` and `position_ids`,
-/// of the stream "decoder" `decoder_attention_mask` and `decoder_position_ids`; without them all
-/// tokens are real, and positions count from 0. Instead of `input_ids` and labels of the next token
-/// there may be `tokens` [steps, batch, sequence + 1]. Other tensors are ignored.
+/// Tensors have the names of `fields`, and the shape [steps, batch, sequence], or [steps, batch] or
+/// [steps, batch, 1] of a field without a stream. For each stream the file may hold
+/// `attention_mask` and `position_ids`, of the stream "decoder" `decoder_attention_mask` and
+/// `decoder_position_ids`; without them all tokens are real, and positions count from 0. Instead of
+/// `input_ids` and labels of the next token there may be `tokens` [steps, batch, sequence + 1].
+/// Other tensors are ignored.
 class BatchesDataset final : public Dataset {
  public:
   /// kOneBatch: the tensors have no dimension of steps.
@@ -26,7 +27,7 @@ class BatchesDataset final : public Dataset {
 
   /// Throws DataError for a field that the file lacks (with the tensors that it has), for types and
   /// shapes that do not fit each other, for values outside of a field's limit, and for a mask whose
-  /// ones are not together.
+  /// ones are not together, or that has none in a row with targets.
   BatchesDataset(const std::filesystem::path& path, std::vector<BatchField> fields,
                  Form form = Form::kSteps);
 

@@ -1,5 +1,5 @@
-/// The GPT family as data: all differences between GPT-2, GPT-3, Llama, Mistral and Qwen. Keys have
-/// the names that are common in the field.
+/// A model as data, of any type: all that tells decoders such as GPT-2, Llama and Gemma, encoders
+/// such as BERT, and T5 apart. Keys have the names that are common in the field.
 #pragma once
 
 #include <cstdint>

@@ -49,20 +49,19 @@ std::string texts_of(const std::vector<config::Difference>& all,
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-/// The values of `one` at the keys that differ: "key=1 and key=2".
+} // namespace
+
+std::string differences(const Config& one, const Config& other,
+                        const std::set<config::OnResume>& meanings) {
+  return texts_of(differing(one, other), meanings);
+}
+
 std::string assignments(const Config& one, const Config& other,
                         const std::set<config::OnResume>& meanings) {
   std::vector<std::string> texts;
   for (const config::Difference& d : differing(one, other))
     if (meanings.contains(d.on_resume)) texts.push_back(fmt::format("{}={}", d.path, d.before));
   return fmt::format("{}", fmt::join(texts, " and "));
-}
-
-} // namespace
-
-std::string differences(const Config& one, const Config& other,
-                        const std::set<config::OnResume>& meanings) {
-  return texts_of(differing(one, other), meanings);
 }
 
 void check_saved(const Config& saved, const Config& config, bool has_training_state,

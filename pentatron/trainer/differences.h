@@ -15,6 +15,10 @@ namespace pentatron::trainer {
 std::string differences(const Config& one, const Config& other,
                         const std::set<config::OnResume>& meanings);
 
+/// The values of `one` at those keys: "key=1 and key=2".
+std::string assignments(const Config& one, const Config& other,
+                        const std::set<config::OnResume>& meanings);
+
 /// Throws CheckpointError if a run with `config` cannot load the checkpoint in `folder`, which a
 /// run with `saved` wrote: the model differs, or, with training state, the data types differ.
 void check_saved(const Config& saved, const Config& config, bool has_training_state,

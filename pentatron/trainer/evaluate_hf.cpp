@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -158,16 +159,49 @@ std::vector<std::string> missing_labels(const models::ModelSpec& spec, const dat
   return missing;
 }
 
-[[noreturn]] void refuse_gradients(const HfEvaluation& options,
-                                   const std::vector<std::string>& missing) {
-  const std::string labels = fmt::format("{}", fmt::join(missing, " and "));
-  if (missing.empty())
-    raise<ConfigError>("--grads-out {} needs a loss, but all labels of {} are ignored\n  try: "
-                       "remove --grads-out, or --batches FILE with labels",
-                       options.grads_out.string(), options.batches.string());
-  raise<ConfigError>("--grads-out {} needs {} too, which {} does not have\n  try: remove "
-                     "--grads-out, or --batches FILE with {}",
-                     options.grads_out.string(), labels, options.batches.string(), labels);
+/// Of terms without a single target, whose mean is undefined.
+std::vector<const models::LossTerm*> empty_terms(const models::ModelSpec& spec,
+                                                 const data::Batch& batch) {
+  std::vector<const models::LossTerm*> empty;
+  for (const models::LossTerm& term : spec.losses) {
+    const auto targets = batch.num_targets.find(term.labels);
+    if (targets != batch.num_targets.end() && targets->second == 0) empty.push_back(&term);
+  }
+  return empty;
+}
+
+/// Gradients are those of a loss, with a target of each term.
+void require_gradients(const HfEvaluation& options, const models::ModelSpec& spec,
+                       const data::Batch& batch) {
+  const std::vector<std::string> missing = missing_labels(spec, batch);
+  std::vector<std::string> empty;
+  for (const models::LossTerm* term : empty_terms(spec, batch)) empty.push_back(term->labels);
+  const std::string labels =
+      fmt::format("{}", fmt::join(missing.empty() ? empty : missing, " and "));
+  if (!missing.empty())
+    raise<ConfigError>("--grads-out {} needs {} too, which {} does not have\n  try: remove "
+                       "--grads-out, or --batches FILE with {}",
+                       options.grads_out.string(), labels, options.batches.string(), labels);
+  if (!empty.empty())
+    raise<ConfigError>("--grads-out {} needs a loss, but all {} of {} are ignored\n  try: "
+                       "remove --grads-out, or --batches FILE with {}",
+                       options.grads_out.string(), labels, options.batches.string(), labels);
+}
+
+/// As in transformers, the loss of several terms is undefined if one has no target.
+std::optional<Evaluation> result_of(const HfEvaluation& options, const models::ModelSpec& spec,
+                                    const data::Batch& batch, nn::StepState& state) {
+  EvaluationSums sums;
+  for (const models::LossTerm& term : spec.losses)
+    sums.terms.push_back({state.loss_sums[term.name], batch.num_targets.at(term.labels)});
+  std::optional<Evaluation> result = losses_of(spec, sums);
+  for (const models::LossTerm* term : empty_terms(spec, batch)) {
+    log::warning("{} has no target in {}, where all {} are ignored, so the total loss is "
+                 "undefined, as in transformers",
+                 term->name, options.batches.string(), term->labels);
+    result->loss = std::numeric_limits<double>::quiet_NaN();
+  }
+  return result;
 }
 
 /// Why a batch gives outputs and no loss, which its model could give.
@@ -266,11 +300,11 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   require_outputs(options, spec, gives_loss(*source));
   const data::Batch read = batch_of(options, spec, config.vocab_size);
   const bool with_grads = !options.grads_out.empty();
+  if (with_grads) require_gradients(options, spec, read);
   const std::vector<std::string> missing = missing_labels(spec, read);
   const bool any_targets =
       missing.empty() && gives_loss(*source) &&
       std::ranges::any_of(read.num_targets, [](const auto& field) { return field.second > 0; });
-  if (with_grads && !any_targets) refuse_gradients(options, missing);
   const bool outputs = !options.logits_out.empty() || !options.hidden_out.empty();
   if (outputs && !any_targets && gives_loss(*source)) tell_no_loss(options, missing);
   const std::string family = with_grads ? family_of(*source) : "";
@@ -318,13 +352,7 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
         {{kContent, "gradients"}});
   }
   if (!any_targets) return std::nullopt;
-  EvaluationSums sums;
-  for (const models::LossTerm& term : spec.losses) {
-    const auto targets = read.num_targets.find(term.labels);
-    sums.terms.push_back(
-        {state.loss_sums[term.name], targets != read.num_targets.end() ? targets->second : 0});
-  }
-  return losses_of(spec, sums);
+  return result_of(options, spec, read, state);
 }
 
 } // namespace pentatron::trainer

@@ -32,7 +32,8 @@ struct HfEvaluation {
 /// Whether the model has a loss, of a batch with labels: its output layer is in the files.
 bool gives_loss(const checkpoint::ModelSource& source);
 
-/// The model's own loss and the losses of its terms, none without labels or an output layer. Writes
+/// The model's own loss and the losses of its terms, none without labels or an output layer; NaN as
+/// the loss of a model with several terms if one has no target. Writes
 /// `logits` [B, S, V] (of sample heads [B, C]) and `seq_relationship_logits` [B, 2] in fp32; hidden
 /// states `last_hidden_state` [B, S, H] behind the last norm, `encoder_last_hidden_state` and
 /// `pooler_output` [B, H] in fp32, of an fp64 model in fp64; and gradients in the accumulate type

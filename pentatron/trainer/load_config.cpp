@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -17,6 +18,7 @@
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/described_run.h"
+#include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/model_tokenizer.h"
 #include "pentatron/trainer/precision.h"
 
@@ -37,7 +39,8 @@ void name_bytes_by_type(data::TokenizerConfig& tokenizer) {
 
 struct LoadedModel {
   models::ModelConfig config;
-  bool resumed = false; ///< its run goes on, with the model that is given
+  bool resumed = false;              ///< its run goes on, with the model that is given
+  std::filesystem::path folder = {}; ///< of a checkpoint
 };
 
 std::optional<LoadedModel> loaded_model(const CheckpointConfig& c) {
@@ -51,7 +54,7 @@ std::optional<LoadedModel> loaded_model(const CheckpointConfig& c) {
   if (!run || run->manifest.config_yaml.empty()) return std::nullopt;
   // Adapters stand beside the model that they were trained for.
   const bool own_model = run->trained && !c.finetune && !run->config.peft.on();
-  return LoadedModel{.config = run->config.model, .resumed = own_model};
+  return LoadedModel{.config = run->config.model, .resumed = own_model, .folder = run->folder};
 }
 
 /// A model that is not there has no configuration, and keys that rely on it are blamed.
@@ -112,6 +115,20 @@ void keep_adopted(const checkpoint::AdapterSettings& adopted,
   }
 }
 
+/// `typed`: the configuration as it would be with the type of the loaded model.
+void require_type(const LoadedModel& loaded, const Config& config, Config typed) {
+  typed.model.type = loaded.config.type;
+  Config saved = typed;
+  saved.model = loaded.config;
+  const std::string keys = assignments(saved, typed, {config::OnResume::kModel});
+  const std::string type(config::to_string(loaded.config.type));
+  raise<ConfigError>("{} contains a model of model.type={}, but the configuration has model.type={}"
+                     "\n  try: model.type={}{}{}, or checkpoint.finetune=true to start a new run "
+                     "from its weights",
+                     loaded.folder.string(), type, config::to_string(config.model.type), type,
+                     keys.empty() ? "" : " and ", keys);
+}
+
 } // namespace
 
 Config load_config(const std::optional<std::string>& file,
@@ -169,6 +186,12 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
                                config::to_string(type)),
                    fmt::format("model.type={}", config::to_string(type)));
     violations.throw_if_any(); // the rest would be about a model that nobody means
+  }
+  if (loaded && loaded->resumed && loaded->config.type != config.model.type) {
+    Config typed = config;
+    typed.model = models::ModelConfig::default_of(loaded->config.type);
+    apply(typed, ignored);
+    require_type(*loaded, config, std::move(typed));
   }
   keep_label_names(config, learned_names(loaded, config.model), violations);
   if (!data_known && violations.where("dataset.type").empty())

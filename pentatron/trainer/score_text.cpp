@@ -143,7 +143,8 @@ void TextScorer::run() {
   nn::WgradQueue wgrad;
   nn::ForwardContext ctx{.batch = &batch, .wgrad = &wgrad, .state = &state};
   model_.model->whole().forward({}, ctx, *model_.store, nullptr);
-  score_.nll += state.loss_sums["lm loss"];
+  for (const models::LossTerm& term : model_.model->spec().losses)
+    if (term.evaluated) score_.nll += state.loss_sums[term.name];
   windows_.clear();
   longest_ = 0;
 }

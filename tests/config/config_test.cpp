@@ -284,6 +284,22 @@ TEST(Variants, AFieldOfAnotherVariantIsRefusedByName) {
   EXPECT_EQ(same.list().back().suggestion, "remove shape.radius");
 }
 
+TEST(Variants, OnlyFieldsOfTheVariantAreSuggested) {
+  const auto suggestion = [](DrawingConfig config, const char* assignment) {
+    config::Violations violations;
+    config::apply_override(config, assignment, violations);
+    return violations.list().at(0).suggestion;
+  };
+  DrawingConfig circle, box;
+  box.shape.type = Shape::kBox;
+  EXPECT_EQ(suggestion(circle, "shape.zzzzzz=1"), "one of type, radius");
+  EXPECT_EQ(suggestion(box, "shape.zzzzzz=1"), "one of type, width, box");
+  EXPECT_EQ(suggestion(circle, "shape.widht=1"), "one of type, radius");
+  EXPECT_EQ(suggestion(box, "shape.widht=1"), "shape.width");
+  EXPECT_EQ(suggestion(circle, "depth=1"), "one of shape");
+  EXPECT_EQ(suggestion(box, "depth=1"), "shape.box.depth");
+}
+
 TEST(Variants, OnlyFieldsOfTheVariantAreCheckedAndShown) {
   DrawingConfig config;
   config.shape.width = -1; // of a box

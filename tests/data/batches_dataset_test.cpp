@@ -147,6 +147,62 @@ TEST_F(Batches, TypesMayBeNarrowerAndNumbers) {
   EXPECT_EQ(make_batch(dataset, ids).num_targets.at("labels"), 1); // NaN is no target
 }
 
+// Such as rows that fill up the last batch.
+TEST_F(Batches, RowsOfPaddingAloneNeedLabelsThatDoNotCount) {
+  ints("input_ids", {1, 2, 3}, {1, 2, 3, 4, 5, 6});
+  ints("attention_mask", {1, 2, 3}, {1, 1, 1, 0, 0, 0});
+  ints("labels", {1, 2, 3}, {7, -100, -100, -100, -100, -100});
+  ints("next_sentence_label", {1, 2}, {0, -100});
+  const std::vector<int64_t> rows{0, 1};
+  const Batch read = make_batch(BatchesDataset(write(), bert_fields()), rows);
+  EXPECT_THAT(read.stream("tokens").real, ElementsAre(StreamRange{0, 3}, StreamRange{0, 1}));
+  EXPECT_EQ(read.num_targets.at("labels"), 1);
+  const auto refusal = [&] {
+    return error_of<DataError>([&] { BatchesDataset(write(), bert_fields()); });
+  };
+  ints("next_sentence_label", {1, 2}, {-100, 1});
+  EXPECT_THAT(refusal(), HasSubstr("row 1 of step 0 of attention_mask has only zeros, but "
+                                   "next_sentence_label of that row count in the loss\n  try: "
+                                   "next_sentence_label of -100 in that row"));
+  ints("next_sentence_label", {1, 2}, {-100, -100});
+  ints("labels", {1, 2, 3}, {7, -100, -100, -100, -100, 9});
+  EXPECT_THAT(refusal(), HasSubstr("try: labels of -100 in that row"));
+}
+
+// transformers separates what lies between such places, but only without its cache.
+TEST_F(Batches, PositionsThatJumpWithoutAMaskAreWarnedOf) {
+  ints("input_ids", {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
+  const auto log_of = [&](const std::vector<BatchField>& fields) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_FALSE(batch(fields).stream("tokens").packed);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  ints("position_ids", {2, 4}, {0, 1, 2, 3, 5, 6, 7, 8});
+  EXPECT_EQ(log_of(next_token_fields(10)), "");
+  ints("position_ids", {2, 4}, {0, 1, 2, 3, 0, 1, 0, 1});
+  EXPECT_THAT(log_of(next_token_fields(10)),
+              AllOf(HasSubstr("position_ids does not rise by 1"), HasSubstr("use_cache=True"),
+                    HasSubstr("an attention_mask of ones")));
+  EXPECT_EQ(log_of({{.name = "input_ids"}, {.name = "token_type_ids", .absent = 0}}),
+            ""); // attends to all
+  ints("attention_mask", {2, 4}, std::vector<int64_t>(8, 1));
+  EXPECT_EQ(log_of(next_token_fields(10)), "");
+}
+
+// transformers flattens them.
+TEST_F(Batches, ValuesOfSamplesMayBeAColumn) {
+  ints("input_ids", {2, 2, 1}, {1, 2, 3, 4});
+  ints("labels", {2, 2, 1}, {-100, -100, -100, -100});
+  ints("next_sentence_label", {2, 2, 1}, {0, 1, -100, 1});
+  const BatchesDataset dataset(write(), bert_fields());
+  const std::vector<int64_t> rows{0, 1, 2, 3};
+  EXPECT_THAT(make_batch(dataset, rows).ints("next_sentence_label"), ElementsAre(0, 1, -100, 1));
+  ints("input_ids", {2, 1}, {1, 2});
+  ints("labels", {2, 1}, {-100, -100});
+  ints("next_sentence_label", {2, 1}, {0, 1});
+  EXPECT_THAT(batch(bert_fields()).ints("next_sentence_label"), ElementsAre(0, 1));
+}
+
 TEST_F(Batches, MasksMayBeNumbersOfWhichAllButZeroCount) {
   ints("input_ids", {2, 3}, {1, 2, 3, 4, 5, 6});
   ints("labels", {2, 3}, {1, 2, 3, 4, 5, 6});
@@ -180,13 +236,11 @@ TEST_F(Batches, WhatDoesNotFitIsNamed) {
               HasSubstr("labels [1, 3] and input_ids differ in the number of samples"));
   ints("labels", {2, 3}, {1, 2, 3, 4, 5, 6});
   EXPECT_THAT(error(bert_fields()), HasSubstr("has no tensor next_sentence_label [batch]"));
-  ints("next_sentence_label", {2, 1}, {0, 1});
-  EXPECT_THAT(error(bert_fields()), HasSubstr("next_sentence_label is I64 [2, 1], not [batch]"));
+  ints("next_sentence_label", {2, 2}, {0, 1, 0, 1});
+  EXPECT_THAT(error(bert_fields()), HasSubstr("next_sentence_label is I64 [2, 2], not [batch]"));
   ints("next_sentence_label", {2}, {0, 1});
   ints("attention_mask", {2, 3}, {1, 1, 1, 1, 0, 1});
   EXPECT_THAT(error(bert_fields()), HasSubstr("row 1 of step 0 of attention_mask is not one run"));
-  ints("attention_mask", {2, 3}, {1, 1, 1, 0, 0, 0});
-  EXPECT_THAT(error(bert_fields()), HasSubstr("attention_mask is not one run"));
   ints("attention_mask", {2, 3}, {1, 1, 1, 1, 1, 1});
   ints("position_ids", {2, 3}, {0, 1, 2, 2, 7, 8});
   std::vector<BatchField> fields = bert_fields();

@@ -149,6 +149,41 @@ TEST(HfEvaluation, AModelWithTwoLossesGivesNoneIfTheLabelsOfOneAreMissing) {
   fs::remove_all(out);
 }
 
+/// transformers' cross-entropy without a target is NaN, and so is the sum.
+TEST(HfEvaluation, AModelWithTwoLossesHasNoTotalIfOneHasNoTarget) {
+  const fs::path folder = kData / "hf_tiny/bert", out = scratch("hf_no_target");
+  const SafetensorsFile expected(folder / "expected.safetensors");
+  HfEvaluation options{.model = folder,
+                       .batches = folder / "expected.safetensors",
+                       .dtype = Precision::kFp64,
+                       .num_threads = 2};
+  const Scores both = evaluate_hf(options)->figures;
+  ASSERT_EQ(both.size(), 2u);
+  options.batches = out / "batch.safetensors";
+  for (const bool first : {true, false}) {
+    std::map<std::string, at::Tensor> batch;
+    for (const char* name :
+         {"input_ids", "attention_mask", "token_type_ids", "labels", "next_sentence_label"})
+      batch[name] = checkpoint::to_tensor(expected.at(name)).clone();
+    const char* const empty = first ? "labels" : "next_sentence_label";
+    batch[empty].fill_(-100);
+    checkpoint::write_tensors(options.batches, batch);
+    options.grads_out.clear();
+    ::testing::internal::CaptureStderr();
+    const std::optional<Evaluation> result = evaluate_hf(options);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                AllOf(HasSubstr(std::string(first ? "lm loss" : "sop loss") + " has no target in"),
+                      HasSubstr("where all " + std::string(empty) + " are ignored")));
+    ASSERT_TRUE(result);
+    EXPECT_TRUE(std::isnan(result->loss));
+    EXPECT_EQ(result->figures, Scores{both[first ? 1 : 0]});
+    options.grads_out = out / "grads.safetensors";
+    EXPECT_THAT(test::error_of([&] { evaluate_hf(options); }),
+                HasSubstr("needs a loss, but all " + std::string(empty) + " of"));
+  }
+  fs::remove_all(out);
+}
+
 TEST(HfOutputs, ThatTheModelDoesNotGiveAreRefusedBeforeTheWork) {
   const fs::path folder = kData / "hf_tiny/bert_model", out = scratch("hf_outputs");
   const auto error = [&](HfEvaluation options) {

@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::error_of;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -290,6 +291,29 @@ TEST_F(Loading, FineTuningTakesTheModelsKeysFromTheCheckpoint) {
                                            "model.head=classification"});
               }),
               HasSubstr("checkpoint.load=nothing does not exist"));
+}
+
+// Its data, which the other type cannot read, come later.
+TEST_F(Loading, AnotherTypeOfModelIsToldFirst) {
+  test::run(config({"model.layernorm_epsilon=1e-3"}));
+  const std::vector<std::string> other = {load, "model.type=t5", "model.num_layers=3",
+                                          "dataset.type=batches", "dataset.path=missing"};
+  const std::string error = error_of([&] { load_config(std::nullopt, other); });
+  EXPECT_THAT(error, AllOf(HasSubstr(" contains a model of model.type=gpt, but the configuration "
+                                     "has model.type=t5\n  try: model.type=gpt and "),
+                           HasSubstr("or checkpoint.finetune=true")));
+  std::vector<std::string> followed = {load, "dataset.path=" + data, "train.seq_length=16"};
+  const size_t first = error.find("try: ") + 5, last = error.find(", or checkpoint");
+  for (std::string left = error.substr(first, last - first); !left.empty();) {
+    const size_t end = left.find(" and ");
+    followed.push_back(left.substr(0, end));
+    left = end == std::string::npos ? "" : left.substr(end + 5);
+  }
+  EXPECT_THAT(followed, Contains("model.num_layers=2"));
+  EXPECT_THAT(followed, Contains("model.layernorm_epsilon=0.001"));
+  EXPECT_TRUE(config::diff(load_config(std::nullopt, followed).model,
+                           config({"model.layernorm_epsilon=1e-3"}).model)
+                  .empty());
 }
 
 TEST_F(Loading, TheTypeOfDataIsThatOfTheModel) {

@@ -149,6 +149,10 @@ TEST(CompactLine, NeverExceedsItsWidth) {
 TEST(CompactLine, OfAnEvaluation) {
   EXPECT_EQ(compact_evaluation(100, 1000, 2.0),
             "iteration  100/1000 | validation loss 2.0000 | perplexity 7.389");
+  const double nan = std::nan("");
+  EXPECT_EQ(compact_evaluation(100, 1000, 2.0, {{"pearson", nan}, {"spearman", 0.5}}),
+            "iteration  100/1000 | validation loss 2.0000 | pearson undefined | spearman 0.5000");
+  EXPECT_THAT(compact_evaluation(100, 1000, nan, {{"lm_loss", nan}}), HasSubstr("| lm loss nan"));
 }
 
 TEST(EvaluationBox, FramesLossAndPerplexity) {
@@ -184,6 +188,8 @@ TEST(Texts, ClocksBytesAndExactNumbers) {
   }
   EXPECT_EQ(exact_text(0.1), "0.1");
   EXPECT_EQ(exact_text(std::nan("")), "NaN");
+  EXPECT_EQ(json_text(std::nan("")), "null");
+  EXPECT_EQ(json_text(0.25), "0.25");
 }
 
 TEST(MetricsLine, IsJsonThatKeepsEveryDigit) {

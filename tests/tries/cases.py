@@ -179,6 +179,8 @@ CASES = [
         "a regular expression": "head -300 $DATA/tokenizers/cl100k_small.tiktoken > odd.tiktoken; pentatron preprocess --input texts.jsonl --tokenizer odd.tiktoken --output odd_ones --pattern '\\w+|\\s+'"}),
     ("no checkpoint", MOCK + "checkpoint.load=nothing", {}),
     ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {}),
+    ("another type of model", "pentatron train checkpoint.load=encoder train.micro_batch_size=1 train.global_batch_size=2 train.num_threads=1 logger.peak_tflops=1 "
+     "train.seq_length=16 train.train_iters=3 kernels=order dataset.path=texts.jsonl dataset.type=bert dataset.bert_binary_head=none", {}),
     ("another run's checkpoints", MOCK.replace("=new", "=saved"), {}),
     ("a folder with the name of a checkpoint", "mkdir -p new/step_00000001; touch new/step_00000001/mine; " + MOCK, {
         "move new/step_00000001": "mv new/step_00000001 moved; " + MOCK}),

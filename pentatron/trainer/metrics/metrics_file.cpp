@@ -39,8 +39,7 @@ int64_t kept_bytes(const std::filesystem::path& path, int64_t resumed_iteration)
 std::string metrics_line(const TrainLog& log) {
   std::string line = fmt::format("{{\"iteration\":{}", log.iteration);
   const auto number = [&](const std::string& key, double value) {
-    line += fmt::format(",{}:{}", nlohmann::json(key).dump(),
-                        std::isfinite(value) ? exact_text(value) : "null");
+    line += fmt::format(",{}:{}", nlohmann::json(key).dump(), json_text(value));
   };
   const auto optional = [&](const char* key, const auto& value) {
     if (value) number(key, static_cast<double>(*value));
@@ -91,13 +90,10 @@ std::string metrics_line(const TrainLog& log) {
 
 std::string evaluation_line(int64_t iteration, double loss, const Scores& figures,
                             int64_t consumed_samples, int64_t consumed_tokens) {
-  const auto shown = [](double value) {
-    return std::isfinite(value) ? exact_text(value) : std::string("null");
-  };
   std::string line =
-      fmt::format("{{\"iteration\":{},\"validation_loss\":{}", iteration, shown(loss));
+      fmt::format("{{\"iteration\":{},\"validation_loss\":{}", iteration, json_text(loss));
   for (const auto& [name, value] : figures)
-    line += fmt::format(",\"validation_{}\":{}", name, shown(value));
+    line += fmt::format(",\"validation_{}\":{}", name, json_text(value));
   return line + fmt::format(",\"consumed_samples\":{},\"consumed_tokens\":{}}}", consumed_samples,
                             consumed_tokens);
 }
@@ -106,8 +102,7 @@ std::string task_line(int64_t iteration, const Scores& figures, int64_t consumed
                       int64_t consumed_tokens) {
   std::string line = fmt::format("{{\"iteration\":{}", iteration);
   for (const auto& [name, value] : figures)
-    line += fmt::format(",\"{}\":{}", name,
-                        std::isfinite(value) ? exact_text(value) : std::string("null"));
+    line += fmt::format(",\"{}\":{}", name, json_text(value));
   return line + fmt::format(",\"consumed_samples\":{},\"consumed_tokens\":{}}}", consumed_samples,
                             consumed_tokens);
 }

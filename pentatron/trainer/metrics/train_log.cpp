@@ -125,7 +125,10 @@ std::string figures_text(double loss, const Scores& figures) {
   for (const auto& [name, value] : figures) {
     std::string words = name;
     std::ranges::replace(words, '_', ' ');
-    text += fmt::format("{}{} {:.4f}", text.empty() ? "" : " | ", words, value);
+    // A correlation with what is constant; in a loss that is NaN it is not the figure's fault.
+    const bool undefined = std::isnan(value) && !std::isnan(loss);
+    text += fmt::format("{}{} {}", text.empty() ? "" : " | ", words,
+                        undefined ? "undefined" : fmt::format("{:.4f}", value));
   }
   return text.empty() ? fmt::format("perplexity {:.4g}", perplexity(loss)) : text;
 }
@@ -205,6 +208,10 @@ std::string exact_text(double value) {
   std::array<char, 40> text{};
   const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
   return std::string(text.data(), end);
+}
+
+std::string json_text(double value) {
+  return std::isfinite(value) ? exact_text(value) : "null";
 }
 
 } // namespace pentatron::trainer

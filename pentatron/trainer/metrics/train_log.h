@@ -102,5 +102,7 @@ std::string bytes_text(double bytes);
 /// The shortest decimal text that reads back as the same double; "NaN", "Infinity" and "-Infinity"
 /// for the others.
 std::string exact_text(double value);
+/// The same for JSON: "null" for the others.
+std::string json_text(double value);
 
 } // namespace pentatron::trainer
