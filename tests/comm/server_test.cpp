@@ -111,17 +111,26 @@ TEST(ControlServer, TellsADisagreementAtOnce) {
 TEST(ControlServer, PassesOnARanksOwnError) {
   Server server(options(2));
   TestRank first(server.address(), 0, 2), second(server.address(), 1, 2);
-  second.client->fail("file x.bin is damaged\n  try: another", false);
+  second.client->fail({FailureKind::kData, "file x.bin is damaged\n  try: another"});
   EXPECT_EQ(first.end->wait(), "rank 1 of 2: file x.bin is damaged\n  try: another");
   EXPECT_EQ(server.verdict()->kind, Verdict::Kind::kFailed);
+  EXPECT_EQ(server.verdict()->exit_code, 1);
+}
+
+TEST(ControlServer, EndsARunThatCannotBeginWithTheExitCodeOfAWrongConfiguration) {
+  Server server(options(2));
+  TestRank first(server.address(), 0, 2), second(server.address(), 1, 2);
+  second.client->fail({FailureKind::kConfig, "logger.dir=a is in use"});
+  EXPECT_EQ(first.end->wait(), "rank 1 of 2: logger.dir=a is in use");
+  EXPECT_EQ(server.verdict()->exit_code, 2);
 }
 
 TEST(ControlServer, PrefersTheCauseToAnErrorOfCommunication) {
   Server server(options(3));
   TestRank first(server.address(), 0, 3), second(server.address(), 1, 3),
       third(server.address(), 2, 3);
-  std::thread failing([&] { second.client->fail("a peer has gone", true); });
-  third.client->fail("file x.bin is damaged", false);
+  std::thread failing([&] { second.client->fail({FailureKind::kComm, "a peer has gone"}); });
+  third.client->fail({FailureKind::kData, "file x.bin is damaged"});
   failing.join();
   EXPECT_EQ(first.end->wait(), "rank 2 of 3: file x.bin is damaged");
 }
