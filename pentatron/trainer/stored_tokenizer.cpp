@@ -28,11 +28,11 @@ StoredTokenizer stored_tokenizer(const data::TokenizerConfig& config) {
     stored.files[fmt::format("{}/{}", checkpoint::kTokenizerFolder, name)] = std::move(text);
   }
   if (bytes > checkpoint::kMaxAttachmentBytes) {
-    log::shared_warning("checkpoints will not contain the tokenizer, because {} has {}, more than "
-                        "the limit of {}\n  try: keep it where it is, which is where commands look "
-                        "for it",
-                        config.path, format_bytes(static_cast<double>(bytes)),
-                        format_bytes(static_cast<double>(checkpoint::kMaxAttachmentBytes)));
+    log::shared_warning("checkpoints will not contain the tokenizer, because its files have {}, "
+                        "more than the limit of {}: {} must stay where it is",
+                        format_bytes(static_cast<double>(bytes)),
+                        format_bytes(static_cast<double>(checkpoint::kMaxAttachmentBytes)),
+                        config.path);
     stored.files.clear();
   }
   return stored;

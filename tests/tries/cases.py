@@ -371,7 +371,8 @@ CASES = [
     ("exports as a model", "mkdir -p ex; cp -rL $DATA/hf_tiny/llama ex/step_00000001; pentatron generate ex --tokens 1,2 --max-new-tokens 2", {
         "ex/step_00000001": "mkdir -p ex; cp -rL $DATA/hf_tiny/llama ex/step_00000001; pentatron generate ex/step_00000001 --tokens 1,2 --max-new-tokens 2"}),
     ("merge over another file", "echo mine > z.bin; pentatron corpus merge corpus_text_document --output z --overwrite", {
-        "another --output": "pentatron corpus merge corpus_text_document --output other"}),
+        "another --output": "pentatron corpus merge corpus_text_document --output other",
+        "rm z.bin if you do not need it": "echo mine > z.bin; rm z.bin; pentatron corpus merge corpus_text_document --output z --overwrite"}),
     ("split into fewer parts", "pentatron corpus split corpus_text_document --shares 1,1,1 --output p > /dev/null; "
                                "pentatron corpus split corpus_text_document --shares 1,1 --output p --overwrite", {
         "another --output": "pentatron corpus split corpus_text_document --shares 1,1 --output q"}),
