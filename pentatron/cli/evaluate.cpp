@@ -258,9 +258,8 @@ int evaluate(EvaluateArguments& a) {
   if (a.batches.empty()) {
     keys.emplace_back("tokenizer.path");
     const auto source = open_for(a);
-    base.model = source->config().without_mtp(); // so that no tokenizer decides its vocabulary
-    if (models::model_spec(base.model).losses.empty()) // which the keys of a run must have
-      base.model.head = models::ModelHead::kMaskedLm;
+    // So that no tokenizer decides its vocabulary; the keys of a run must have a loss.
+    base.model = source->config().without_mtp().with_loss();
     base.train.seq_length = source->facts().context;
     base.dataset.type = data::DatasetType::kBatches; // of any model; none is read
   }

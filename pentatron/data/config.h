@@ -39,6 +39,13 @@ constexpr bool reads_text(DatasetType type) {
   return type != DatasetType::kBatches && type != DatasetType::kMock;
 }
 
+/// Whether samples may end in padding. Samples of tokens are never padded.
+constexpr bool has_padding(DatasetType type) {
+  return type == DatasetType::kBert || type == DatasetType::kT5 ||
+         type == DatasetType::kClassification || type == DatasetType::kSft ||
+         type == DatasetType::kBatches;
+}
+
 /// What BERT has to tell of the two texts of a sample.
 enum class BinaryHead : uint8_t { kNextSentence, kSentenceOrder, kNone };
 constexpr auto enum_names(BinaryHead) {

@@ -118,6 +118,12 @@ ModelConfig ModelConfig::without_mtp() const {
   return plain;
 }
 
+ModelConfig ModelConfig::with_loss() const {
+  ModelConfig trainable = *this;
+  if (head == ModelHead::kNone) trainable.head = ModelConfig().head;
+  return trainable;
+}
+
 ModelConfig ModelConfig::with_one_layer() const {
   ModelConfig small = *this;
   small.num_layers = 1;

@@ -116,6 +116,10 @@ struct ModelConfig {
   static ModelConfig default_of(ModelType type);
 
   int64_t decoder_layers() const { return num_decoder_layers.value_or(num_layers); }
+  /// Of all stacks.
+  int64_t total_layers() const {
+    return num_layers + (type == ModelType::kT5 ? decoder_layers() : 0);
+  }
   int64_t query_groups() const { return num_query_groups.value_or(num_attention_heads); }
   /// Of queries and keys.
   int64_t head_size() const {
@@ -156,6 +160,8 @@ struct ModelConfig {
   bool pools() const;
   /// This model without multi-token prediction, which only training uses.
   ModelConfig without_mtp() const;
+  /// This model, or with another head if it has none, so that it has a loss.
+  ModelConfig with_loss() const;
   /// This model with one layer of each kind, for checks whose cost must not depend on the number of
   /// layers.
   ModelConfig with_one_layer() const;

@@ -70,7 +70,7 @@ void check_adapters(const Config& config, config::Violations& violations) {
   // Names are compared with those of every layer, which takes long for models that cannot be; their
   // names are looked at when the model is built.
   constexpr int64_t kMostLayers = 10000;
-  if (std::max(config.model.num_layers, config.model.decoder_layers()) > kMostLayers) return;
+  if (config.model.total_layers() > kMostLayers) return;
   const checkpoint::Adapter parts =
       checkpoint::adapter_parts(peft, config.model, family_of_base(config), violations);
   const std::vector<checkpoint::AdaptedModule>& modules = parts.modules;

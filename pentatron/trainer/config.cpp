@@ -127,13 +127,10 @@ void check_pairs(const Config& config, config::Violations& violations) {
                                                 : fmt::format("{}=none", kKey));
 }
 
-/// Samples of tokens are never padded.
 void check_padding(const Config& config, config::Violations& violations) {
   using data::DatasetType;
   const DatasetType type = config.dataset.type;
-  const bool pads = type == DatasetType::kBert || type == DatasetType::kT5 ||
-                    type == DatasetType::kClassification || type == DatasetType::kBatches ||
-                    type == DatasetType::kSft;
+  const bool pads = data::has_padding(type);
   if (!config.train.remove_padding) return;
   if (config.model.num_moe_experts && pads &&
       type != DatasetType::kSft) // a rank whose samples are all padding would not meet the others
