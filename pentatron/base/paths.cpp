@@ -84,11 +84,12 @@ void check_replaced(const fs::path& output, std::span<const fs::path> inputs,
     if (fs::equivalent(output, input, error))
       raise<ConfigError>("{} {} is an input of this command, and --overwrite would destroy it\n  "
                          "try: {} {}",
-                         option, output.string(), option, free_path(output).string());
+                         option, output.string(), option, shell_word(free_path(output).string()));
   if (!fs::is_regular_file(output, error) || !is_one(output))
     raise<ConfigError>("{} {} exists and is not {}, and --overwrite replaces nothing else\n  try: "
                        "{} {}",
-                       option, output.string(), what, option, free_path(output).string());
+                       option, output.string(), what, option,
+                       shell_word(free_path(output).string()));
 }
 
 bool contains_path(const fs::path& outer, const fs::path& inner) {

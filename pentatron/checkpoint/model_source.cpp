@@ -157,10 +157,35 @@ void ModelSource::load(nn::ParamList& params, const EachParam& each, Strictness 
     if (facts_.tensors.contains(buffer.name())) fill(*this, buffer);
 }
 
+namespace {
+
+bool has_usual_tokenizer(const fs::path& folder) {
+  for (const char* name :
+       {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
+    if (is_file(folder / name)) return true;
+  return is_file(folder / "vocab.json") && is_file(folder / "merges.txt");
+}
+
+/// A single .tiktoken or .model of another name, which a folder without the usual files has as its
+/// tokenizer.
+std::optional<fs::path> other_tokenizer(const fs::path& folder) {
+  if (has_usual_tokenizer(folder)) return std::nullopt;
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const fs::path extension = entry.path().extension();
+    if (extension == ".tiktoken" || extension == ".model") found.push_back(entry.path());
+  }
+  return found.size() == 1 ? std::optional(found[0]) : std::nullopt;
+}
+
+} // namespace
+
 std::vector<fs::path> companion_files(const fs::path& folder) {
   std::vector<fs::path> files;
   for (const char* name : kCompanionFiles)
     if (is_file(folder / name)) files.push_back(folder / name);
+  if (const auto tokenizer = other_tokenizer(folder)) files.push_back(*tokenizer);
   return files;
 }
 
@@ -184,14 +209,7 @@ bool is_weight_dtype(SafeDtype dtype) {
 }
 
 bool has_tokenizer_files(const fs::path& folder) {
-  for (const char* name :
-       {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
-    if (is_file(folder / name)) return true;
-  if (is_file(folder / "vocab.json") && is_file(folder / "merges.txt")) return true;
-  std::error_code error;
-  return std::ranges::count_if(fs::directory_iterator(folder, error), [](const auto& entry) {
-           return entry.path().extension() == ".tiktoken";
-         }) == 1;
+  return has_usual_tokenizer(folder) || other_tokenizer(folder);
 }
 
 ModelFormat recognise_model(const fs::path& where) {

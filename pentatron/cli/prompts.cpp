@@ -127,8 +127,8 @@ class PromptLines {
   void tell_empty() const {
     const auto between = std::ranges::count_if(empty_, [&](int64_t n) { return n < last_; });
     if (between == 0) return;
-    log::warning("{} of {} without a prompt have no output; the first is line {}",
-                 counted(between, "line"), file_, empty_.front());
+    log::warning("{} of {} {} no prompt and no output; the first is line {}",
+                 counted(between, "line"), file_, between == 1 ? "has" : "have", empty_.front());
   }
 
  private:

@@ -48,7 +48,7 @@ void require_place(const char* option, const std::filesystem::path& file,
   if (std::filesystem::is_regular_file(file, error) && std::filesystem::file_size(file) > 0 &&
       !is_own(file, content))
     raise<ConfigError>("{} {} exists and contains no {} written by this command\n  try: {} {}",
-                       option, file.string(), content, option, free_path(file).string());
+                       option, file.string(), content, option, shell_word(free_path(file).string()));
   require_folder_of(file, option, ".safetensors");
 }
 

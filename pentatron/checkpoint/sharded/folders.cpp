@@ -179,7 +179,7 @@ std::string remedy_for(const VerifyReport& report, const fs::path& folder,
   for (const CheckpointFolder& other : others)
     if (verify(other.path, weights ? VerifyScope::kWeights : VerifyScope::kWhole, options.progress)
             .ok())
-      return fmt::format("{}{}, which is intact", options.key, other.path.string());
+      return fmt::format("{}{}, which is intact", options.key, shell_word(other.path.string()));
   return "";
 }
 
@@ -332,17 +332,17 @@ void remove_checkpoint(const Candidate& candidate, bool stays,
 }
 
 /// Moves what a killed move_checkpoint() has left in the folder. The manifest went first, so that
-/// it tells which files these are.
-void finish_move(const fs::path& folder, const fs::path& aside) {
+/// it tells which files these are. Returns false if that must be tried again later.
+bool finish_move(const fs::path& folder, const fs::path& aside) {
   std::error_code error;
-  if (!fs::exists(aside / kManifestName, error) || fs::exists(folder / kManifestName, error))
-    return;
+  if (!fs::is_directory(folder, error) || fs::exists(folder / kManifestName, error) ||
+      !fs::exists(aside / kManifestName, error))
+    return true; // nothing of it is left there
   try {
-    error = move_checkpoint(folder, own_names(read_manifest(aside)), aside);
+    return !move_checkpoint(folder, own_names(read_manifest(aside)), aside);
   } catch (const CheckpointError&) { // nobody knows which files these are
-    return;
+    return true;
   }
-  if (error) raise<CheckpointError>("cannot remove {}: {}", folder.string(), error.message());
 }
 
 } // namespace
@@ -355,7 +355,7 @@ void remove_abandoned(const fs::path& dir, const DirectoryLock& lock,
     if (aside == std::string::npos) continue;
     const std::string of = name.substr(0, aside);
     if (of != kLatestName && !iteration_of(of)) continue;
-    if (name.ends_with(kRemoved)) finish_move(dir / of, dir / name);
+    if (name.ends_with(kRemoved) && !finish_move(dir / of, dir / name)) continue;
     remove_tree(dir / name, progress);
   }
 }

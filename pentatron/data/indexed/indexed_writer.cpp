@@ -7,6 +7,8 @@
 #include <limits>
 #include <system_error>
 
+#include <unistd.h>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/paths.h"
 #include "pentatron/base/text.h"
@@ -95,9 +97,13 @@ void require_corpus(const std::string& prefix) {
     const IndexedDataset corpus(prefix);
   } catch (const Error& damage) {
     std::string removal = "rm";
-    for (const fs::path& file : there) removal += " " + shell_word(file.string());
-    const bool files = std::ranges::all_of(
-        there, [&](const fs::path& file) { return !fs::is_directory(file, error); });
+    for (const fs::path& file : there) {
+      const std::string name = file.string();
+      removal += " " + shell_word(name.starts_with('-') ? "./" + name : name);
+    }
+    const bool files = std::ranges::all_of(there, [&](const fs::path& file) { // that can be read
+      return !fs::is_directory(file, error) && ::access(file.c_str(), R_OK) == 0;
+    });
     raise<ConfigError>("{} exists and is not part of an intact corpus ({}), so it is not replaced\n"
                        "  try: another --output{}",
                        there[0].string(), parts_of(damage.what()).sentence,

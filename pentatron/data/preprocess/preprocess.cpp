@@ -19,6 +19,7 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/paths.h"
 #include "pentatron/base/run_lock.h"
+#include "pentatron/base/text.h"
 #include "pentatron/data/indexed/indexed_writer.h"
 #include "pentatron/data/preprocess/block_encoder.h"
 #include "pentatron/data/preprocess/blocks.h"
@@ -152,13 +153,11 @@ class Pipeline {
 class PartialFolder {
  public:
   explicit PartialFolder(const std::string& output) : path_(output + ".partial") {
-    std::error_code error;
-    fs::create_directories(path_, error);
-    if (error)
-      raise<DataError>("--output {}: {} cannot be created: {}\n  try: another --output", output,
-                       path_.string(), error.message());
     constexpr int kTries = 10; // a killed process keeps it until its memory is given back
-    for (int i = 1; const auto owner = lock_.take(path_, /*create=*/true); ++i) {
+    for (int i = 1;; ++i) {
+      make(output); // again: the one before removes it when it ends
+      const auto owner = lock_.take(path_, /*create=*/true);
+      if (!owner) return;
       if (i == kTries)
         raise<DataError>("{} is in use by {}\n  try: another --output, or wait until it ends",
                          path_.string(), *owner);
@@ -174,6 +173,14 @@ class PartialFolder {
   }
 
  private:
+  void make(const std::string& output) const {
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error)
+      raise<DataError>("--output {}: {} cannot be created: {}\n  try: another --output", output,
+                       path_.string(), error.message());
+  }
+
   fs::path path_;
   RunLock lock_;
 };
@@ -267,7 +274,7 @@ class Preprocessor {
   /// What to try for the first bad input; leaving it out only where documents are left.
   static std::string remedy(const SkippedInput& input, bool others) {
     if (others) return "\n  try: --on-bad-input skip to leave such input out";
-    if (!input.key.empty()) return "\n  try: --json-keys " + input.key;
+    if (!input.key.empty()) return "\n  try: --json-keys " + shell_word(input.key);
     return "\n  try: --input with JSON Lines ({\"text\": \"...\"} on each line), a JSON array of "
            "such "
            "objects, or text files";
@@ -327,14 +334,14 @@ class Preprocessor {
     if (!is_own(state)) {
       raise<DataError>("{} holds partial output made with other files, another tokenizer or other "
                        "options\n  try: rm -r {} to start again, or the original options to resume",
-                       folder_.path().string(), folder_.path().string());
+                       folder_.path().string(), shell_word(folder_.path().string()));
     }
     begin_ = {json_get<int64_t>(state, "file", where), json_get<int64_t>(state, "records", where)};
     const auto at = json_get<std::vector<int64_t>>(state, "positions", where);
     if (at.size() != 3 * positions_.size() || begin_.file < 0 || begin_.records < 0 ||
         std::any_of(at.begin(), at.end(), [](int64_t n) { return n < 0; })) {
       raise<DataError>("{}: positions are not valid\n  try: remove {}", where,
-                       folder_.path().string());
+                       shell_word(folder_.path().string()));
     }
     for (size_t k = 0; k < positions_.size(); ++k)
       positions_[k] = {at[3 * k], at[3 * k + 1], at[3 * k + 2]};
@@ -350,7 +357,7 @@ class Preprocessor {
     skip_list_bytes_ = json_get<int64_t>(state, "skip_list_bytes", where);
     if (skip_list_bytes_ < 0)
       raise<DataError>("{}: skip_list_bytes is not valid\n  try: remove {}", where,
-                       folder_.path().string());
+                       shell_word(folder_.path().string()));
     progress_.resumed_text_bytes = report.text_bytes;
     result_.resumed = true;
     return json_get<bool>(state, "finished", where);
@@ -507,7 +514,8 @@ PreprocessResult preprocess(const PreprocessOptions& options) {
   for (const std::string& key : options.json_keys) keys.try_emplace(name_of(key), key);
   if (keys.size() < options.json_keys.size())
     raise<ConfigError>("--json-keys {} names a corpus twice\n  try: --json-keys {}",
-                       fmt::join(options.json_keys, ","), fmt::join(std::views::values(keys), ","));
+                       fmt::join(options.json_keys, ","),
+                       shell_word(fmt::format("{}", fmt::join(std::views::values(keys), ","))));
   corpus_files(options.output); // throws if that is no name
   return Preprocessor(options).run();
 }

@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
 
+constexpr size_t kMaxStem = 100; // of a name that is kept
 constexpr const char* kSentencePieceNames[] = {"tokenizer.model", "spiece.model",
                                                "sentencepiece.bpe.model"};
 constexpr const char* kWhatIsATokenizer =
@@ -244,11 +245,10 @@ std::string name_in_folder(const fs::path& file, const std::string& text, FileTy
                : name;
   case FileType::kTiktoken: // whose name tells which one it is
     if (name == kSentencePieceNames[0]) return name;
+    name = file.stem().string().substr(0, kMaxStem);
     for (char& c : name)
-      if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' &&
-          (c != '.' || &c == name.data()))
-        c = '_';
-    return extension == ".tiktoken" ? name : name + ".tiktoken";
+      if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-') c = '_';
+    return name + ".tiktoken";
   default:
     return "tokenizer.json";
   }
