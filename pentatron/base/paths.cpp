@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/text.h"
 
 namespace pentatron {
 

@@ -113,7 +113,7 @@ OpenedModel open_generator(const std::string& where, const std::vector<std::stri
     raise<ConfigError>(
         "{} is a model of type {}, which does not generate text\n  try: pentatron evaluate {} {} "
         "--hidden-out hidden.safetensors",
-        where, config::to_string(model.type), where,
+        where, config::to_string(model.type), shell_word(where),
         opened.source->facts().tokenizer.kind == Kind::kNone ? "--batches FILE"
                                                              : "--text \"It is a truth\"");
   return opened;

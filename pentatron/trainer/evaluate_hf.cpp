@@ -14,6 +14,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/paths.h"
 #include "pentatron/base/safetensors.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/hf/hf_weights.h"
 #include "pentatron/checkpoint/read_model.h"
@@ -48,7 +49,8 @@ void require_place(const char* option, const std::filesystem::path& file,
   if (std::filesystem::is_regular_file(file, error) && std::filesystem::file_size(file) > 0 &&
       !is_own(file, content))
     raise<ConfigError>("{} {} exists and contains no {} written by this command\n  try: {} {}",
-                       option, file.string(), content, option, shell_word(free_path(file).string()));
+                       option, file.string(), content, option,
+                       shell_word(free_path(file).string()));
   require_folder_of(file, option, ".safetensors");
 }
 
@@ -75,9 +77,10 @@ void require_places(const HfEvaluation& options) {
     if (fresh) continue;
     const std::string extension =
         fmt::format(".{}.safetensors", std::string(output.option).substr(2, 5));
-    raise<ConfigError>("{} and {} both name {}\n  try: {} {}", first->second, output.option,
-                       output.file.string(), output.option,
-                       std::filesystem::path(output.file).replace_extension(extension).string());
+    raise<ConfigError>(
+        "{} and {} both name {}\n  try: {} {}", first->second, output.option, output.file.string(),
+        output.option,
+        shell_word(std::filesystem::path(output.file).replace_extension(extension).string()));
   }
 }
 
@@ -127,7 +130,7 @@ void require_safetensors(const std::filesystem::path& file) {
   } catch (const DataError& error) {
     raise<DataError>("--batches {} is not a Safetensors file: {}\n  try: --batches "
                      "FILE.safetensors with input_ids, or --file {} for a text",
-                     file.string(), parts_of(error.what()).sentence, file.string());
+                     file.string(), parts_of(error.what()).sentence, shell_word(file.string()));
   }
 }
 
@@ -143,7 +146,7 @@ void require_outputs(const HfEvaluation& options, const models::ModelSpec& spec,
     raise<ConfigError>("{} {} needs {}, which {} does not give ({})\n  try: {}", option,
                        file.string(), what, options.model,
                        spec.losses.empty() ? spec.chosen_by : "no output layer",
-                       options.hidden_out.empty() ? "--hidden-out " + file.string()
+                       options.hidden_out.empty() ? "--hidden-out " + shell_word(file.string())
                                                   : fmt::format("remove {}", option));
   };
   require(std::ranges::any_of(spec.results, is_logits), "logits", "--logits-out",

@@ -4,6 +4,7 @@
 #include <optional>
 #include <random>
 #include <sstream>
+#include <thread>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -183,6 +184,20 @@ TEST_F(Preprocess, AnOutputInUseNamesWhoHasIt) {
   EXPECT_THAT(error_of<DataError>([&] { preprocess(o); }),
               AllOf(HasSubstr(fmt::format("out.partial is in use by process {} on ", ::getpid())),
                     HasSubstr("try: another --output")));
+}
+
+TEST_F(Preprocess, WaitsForOneThatIsAboutToEnd) {
+  std::filesystem::create_directories(at("out.partial"));
+  auto other = std::make_optional<RunLock>();
+  EXPECT_FALSE(other->take(at("out.partial"), /*create=*/true));
+  std::thread ending([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    std::filesystem::remove_all(at("out.partial"));
+    other.reset();
+  });
+  preprocess(options({folder.write("a.txt", "text")}));
+  ending.join();
+  EXPECT_EQ(documents(at("out_text_document")), std::vector<std::string>{"text$"});
 }
 
 TEST_F(Preprocess, ListsOfTokenIdsAreDocuments) {

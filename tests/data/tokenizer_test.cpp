@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <regex>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -11,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/base/atomic_file.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/sha256.h"
 #include "pentatron/config/config.h"
@@ -245,6 +247,25 @@ TEST(HuggingFace, RefusesTextThatIsNotUtf8AndIdsOutside) {
   EXPECT_EQ(tokenizer->decode(std::vector<int64_t>{tokenizer->eod()}), "");
   EXPECT_EQ(tokenizer->decode_with_special(std::vector<int64_t>{tokenizer->eod()}),
             "<|endoftext|>");
+}
+
+TEST(Tiktoken, IsKeptUnderANameThatCheckpointsAndFoldersTake) {
+  const TemporaryFolder folder;
+  const std::string ranks = content_of(kTokenizerFiles / "cl100k_small.tiktoken");
+  for (const std::string& name :
+       {std::string("cl100k.tmp-2.tiktoken"), std::string(".a b.tiktoken"),
+        std::string(150, 'x') + ".tiktoken", std::string("ranks.bin")}) {
+    const std::filesystem::path file = folder.path() / name;
+    write_file_atomically(file, ranks);
+    const auto files = tokenizer::tokenizer_files({.path = file});
+    ASSERT_EQ(files.size(), 1u);
+    EXPECT_TRUE(std::regex_match(files[0].name, std::regex("[A-Za-z0-9_-]{1,100}[.]tiktoken")))
+        << files[0].name;
+    const TemporaryFolder copy;
+    write_file_atomically(copy.path() / files[0].name, files[0].content);
+    EXPECT_EQ(tokenizer::open_tokenizer({.path = copy.path()})->vocab_size(),
+              tokenizer::open_tokenizer({.path = file})->vocab_size());
+  }
 }
 
 TEST(Tiktoken, NamesTheDamagedLine) {

@@ -224,6 +224,15 @@ TEST_F(Folders, AKilledRemovalOfACheckpointBesideFilesOfTheUserIsFinished) {
   EXPECT_EQ(newest(), "step_00000030");
 }
 
+TEST_F(Folders, AKilledRemovalOfAWholeFolderIsFinished) {
+  for (const int64_t i : {10, 20}) save(i);
+  const fs::path aside = dir.path() / "step_00000010.tmp-7-old";
+  fs::rename(dir.path() / "step_00000010", aside); // killed behind it
+  save(30);
+  EXPECT_FALSE(fs::exists(aside));
+  EXPECT_THAT(steps(), ElementsAre("30", "20"));
+}
+
 TEST_F(Folders, ACheckpointSavedAgainIsNoRestOfAKilledRemoval) {
   for (const int64_t i : {10, 20}) save(i);
   const fs::path aside = dir.path() / "step_00000010.tmp-7-old";
