@@ -197,7 +197,7 @@ TEST_F(Preprocess, WaitsForOneThatIsAboutToEnd) {
   });
   preprocess(options({folder.write("a.txt", "text")}));
   ending.join();
-  EXPECT_EQ(documents(at("out_text_document")), std::vector<std::string>{"text$"});
+  EXPECT_EQ(documents(at("out_text_document")), std::vector<std::string>{"text"});
 }
 
 TEST_F(Preprocess, ListsOfTokenIdsAreDocuments) {
