@@ -128,5 +128,39 @@ TEST_F(VocabAdapterRun, MergingUntiesTheOutputLayer) {
   EXPECT_FALSE(at::allclose(values(*merged, "output.weight"), table));
 }
 
+/// A run from the adapters of a run has their model as its base, which has two tables.
+TEST_F(VocabAdapterRun, FinetuningFromAdaptersOfATiedModelBeginsWithThem) {
+  const fs::path data = PENTATRON_TEST_DATA;
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"llama3_rope_scaling_tied", "lm_head"}, {"gemma2", "embed_tokens"}};
+  for (const auto& [model, module] : cases) {
+    base = data / "hf_tiny" / model;
+    const std::string run = scratch / model, adapter = scratch / (model + "_peft");
+    test::run(config(
+        {"peft.target_modules=[" + module + "]", "optimizer.lr=0.1", "checkpoint.save=" + run}));
+    checkpoint::write_peft_of(fs::path(run) / "step_00000006", adapter);
+    const auto first_loss = [&](const std::vector<std::string>& more, const std::string& load) {
+      std::vector<std::string> keys = {"train.train_iters=1"};
+      keys.insert(keys.end(), more.begin(), more.end());
+      Config c = config(keys, load);
+      if (c.peft.load.empty() && c.peft.target_modules.size() == 1) c.peft = {};
+      return test::run(c).steps.at(0)["loss"].get<double>();
+    };
+    const double trained = first_loss({"peft.load=" + adapter}, "hf:");
+    EXPECT_GT(std::abs(first_loss({}, "hf:") - trained), 0.1) << model;
+    const std::string from = "checkpoint.finetune=true";
+    EXPECT_NEAR(first_loss({from}, run), trained, 1e-9) << model;
+    EXPECT_NEAR(first_loss({from, "peft.target_modules=[q_proj,lm_head]"}, run), trained, 1e-9)
+        << model;
+    const std::string tied = "model.untie_embeddings_and_output_weights=false";
+    EXPECT_THAT(message_of([&] {
+                  first_loss({from, tied}, run);
+                }),
+                AllOf(HasSubstr("contains an output layer that differs from the embedding"),
+                      HasSubstr("try: model.untie_embeddings_and_output_weights=true")));
+    EXPECT_NO_THROW(first_loss({from, tied, "checkpoint.strictness=log_unexpected"}, run));
+  }
+}
+
 } // namespace
 } // namespace pentatron::trainer
