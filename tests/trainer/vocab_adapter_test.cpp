@@ -128,6 +128,38 @@ TEST_F(VocabAdapterRun, MergingUntiesTheOutputLayer) {
   EXPECT_FALSE(at::allclose(values(*merged, "output.weight"), table));
 }
 
+/// modules_to_save may name one use of a table that has two.
+TEST_F(VocabAdapterRun, ATableThatTrainsWholeHasNoAdapterAndOneThatDoesNotKeepsIts) {
+  const fs::path data = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
+  const auto parts = [&](const std::string& model, std::vector<std::string> targets,
+                         std::vector<std::string> saved) {
+    const auto source = checkpoint::open_model((data / model).string());
+    config::Violations violations;
+    const checkpoint::Adapter adapter =
+        checkpoint::adapter_parts({.type = checkpoint::AdapterType::kLora,
+                                   .target_modules = std::move(targets),
+                                   .modules_to_save = std::move(saved)},
+                                  source->config(), source->facts().family, violations);
+    std::vector<std::string> words;
+    for (const checkpoint::AdaptedModule& one : adapter.modules)
+      if (one.module.use != nn::AdaptedUse::kLinear) words.push_back(one.module.weight);
+    return std::pair(words, violations.text());
+  };
+  const std::string table = "embedding.word.weight", tied = "llama3_rope_scaling_tied";
+  const auto [words, none] = parts("bert_masked_lm", {"word_embeddings", "query"}, {"predictions"});
+  EXPECT_EQ(words, std::vector<std::string>{table});
+  EXPECT_EQ(none, "");
+  EXPECT_THAT(
+      parts(tied, {"lm_head", "q_proj"}, {"embed_tokens"}).second,
+      AllOf(HasSubstr("peft.target_modules chooses lm_head, but peft.modules_to_save trains "
+                      "its weight, that of embedding.word, whole"),
+            HasSubstr("try: peft.modules_to_save=[]")));
+  EXPECT_THAT(parts("bert_masked_lm", {"decoder"}, {"predictions"}).second,
+              HasSubstr("it is in peft.modules_to_save, which cannot train its weight"));
+  EXPECT_EQ(parts(tied, {"embed_tokens", "q_proj"}, {"embed_tokens"}).second, "");
+  EXPECT_EQ(parts("llama", {"lm_head", "q_proj"}, {"embed_tokens"}).second, "");
+}
+
 /// A run from the adapters of a run has their model as its base, which has two tables.
 TEST_F(VocabAdapterRun, FinetuningFromAdaptersOfATiedModelBeginsWithThem) {
   const fs::path data = PENTATRON_TEST_DATA;

@@ -407,12 +407,13 @@ AdapterSettings read_peft_settings(const fs::path& folder) {
 Adapter adapter_parts(const AdapterSettings& settings, const models::ModelConfig& config,
                       const std::string& family, config::Violations& violations,
                       std::string_view path) {
-  return {
-      .settings = settings,
-      .modules = adapted_modules(linear_modules(config, family), settings, violations, path),
-      .whole = whole_params(config, family, settings, violations, path),
-      .tensors = {},
-  };
+  Adapter parts{.settings = settings,
+                .modules = {},
+                .whole = whole_params(config, family, settings, violations, path),
+                .tensors = {}};
+  parts.modules =
+      adapted_modules(linear_modules(config, family), settings, parts.whole, violations, path);
+  return parts;
 }
 
 bool ties_adapters(const fs::path& folder) {
