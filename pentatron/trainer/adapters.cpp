@@ -10,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/nn/record.h"
 #include "pentatron/trainer/described_run.h"
@@ -140,22 +141,17 @@ void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& loa
 }
 
 void begin_adapters(const parallelize::TrainingModel& model, const Config& config,
-                    const comm::Group& tp) {
+                    const std::string& base, const comm::Group& tp) {
   const nn::NoAutograd guard;
   checkpoint::Adapter parts = adapter_parts(config);
   const std::vector<checkpoint::AdaptedModule>& modules = parts.modules;
   const bool dora = config.peft.type == checkpoint::AdapterType::kDora;
   if (!config.peft.load.empty()) {
     checkpoint::read_peft_tensors(config.peft.load, parts);
-    if (!parts.copies.empty())
-      model.store->read_values([&](const nn::Param& param) {
-        for (const checkpoint::BaseCopy& copy : parts.copies) {
-          if (copy.param != param.name()) continue;
-          at::Tensor own = copy.values.to(param.dtype(), false, /*copy=*/true);
-          nn::store_global(param, param.value(), own);
-          checkpoint::check_copy(config.peft.load, copy, own, copy.values);
-        }
-      });
+    if (!parts.copies.empty()) {
+      if (base.empty()) checkpoint::refuse_copy(config.peft.load, parts.copies.front());
+      checkpoint::check_copies(config.peft.load, parts, *checkpoint::open_model(base));
+    }
     model.store->write_trained_values(
         [&](nn::Param& param) { nn::load_global(param, parts.tensors.at(param.name())); });
     return;

@@ -29,8 +29,9 @@ models::ParamSpecs adapter_specs(const Config& config);
 void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& load);
 
 /// Sets the adapters' values at the start of a run, from peft.load or newly initialized. The base
-/// must have its values. Collective over tp and dp.
+/// must have its values, from the model `base` (an argument for open_model(); empty: new ones).
+/// Collective over tp and dp.
 void begin_adapters(const parallelize::TrainingModel& model, const Config& config,
-                    const comm::Group& tp);
+                    const std::string& base, const comm::Group& tp);
 
 } // namespace pentatron::trainer

@@ -1,6 +1,7 @@
 #include "pentatron/trainer/check_run.h"
 
 #include <filesystem>
+#include <memory>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
@@ -32,8 +33,7 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
   if (c.load.empty()) return "";
   if (const std::optional<std::string> foreign = foreign_model(c)) {
     const auto source = checkpoint::open_model(*foreign);
-    source->check(models::param_specs(config.model), c.strictness);
-    source->check_layers(models::tensor_specs(config.model), c.strictness);
+    check_tensors(*source, config);
     tell_other_model(source->config(), config, *foreign);
     return ", " + c.load;
   }
@@ -47,15 +47,19 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
   if (!found) return "";
   const std::string folder = found->folder.string();
   const checkpoint::SavedRun run = checkpoint::saved_run(found->folder);
+  std::unique_ptr<checkpoint::ModelSource> merged; // of adapters that become weights
+  if (c.finetune && checkpoint::holds_adapters(found->folder))
+    merged = checkpoint::open_model(folder);
   Config saved = config;
   if (!run.config_yaml.empty()) {
     saved = {};
     config::Violations ignored; // of an older program
     config::apply_yaml(saved, run.config_yaml, "", ignored);
+    if (merged) saved.model = merged->config();
     check_saved(saved, config, run.has_training_state, folder);
   }
-  if (c.finetune && checkpoint::holds_adapters(found->folder))
-    checkpoint::open_model(folder)->check(models::param_specs(config.model), c.strictness);
+  if (merged)
+    check_tensors(*merged, config);
   else
     checkpoint::check_parameters(found->folder,
                                  config.peft.on() && !c.finetune

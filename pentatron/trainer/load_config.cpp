@@ -7,6 +7,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/data/check_fields.h"
@@ -52,6 +53,9 @@ std::optional<LoadedModel> loaded_model(const CheckpointConfig& c) {
   }
   const std::optional<DescribedRun> run = described_run(c);
   if (!run || run->manifest.config_yaml.empty()) return std::nullopt;
+  if (c.finetune && run->manifest.attachments.contains(checkpoint::kAdapterBase))
+    return LoadedModel{.config = checkpoint::open_model(run->folder.string())->config(),
+                       .folder = run->folder}; // merged: of a tied model, with two tables
   // Adapters stand beside the model that they were trained for.
   const bool own_model = run->trained && !c.finetune && !run->config.peft.on();
   return LoadedModel{.config = run->config.model, .resumed = own_model, .folder = run->folder};

@@ -5,6 +5,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/models/model.h"
+#include "pentatron/models/parts.h"
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/optim/rule.h"
 #include "pentatron/parallel/context/zigzag.h"
@@ -288,10 +289,26 @@ std::vector<int> live_passes(const parallelize::PipelinePlan& plan, double micro
   return live;
 }
 
+/// What the adapter of an output layer adds to the loss.
+struct OutputAdapter {
+  double logits = 1; ///< how often a chunk of tokens has them
+  double values = 0; ///< of each word: DoRA's norms and factors, and B in the accumulate type
+};
+OutputAdapter output_adapter_of(const Config& config, const Types& types) {
+  if (!config.peft.on()) return {};
+  const auto plan = plan_adapters(config);
+  const auto found = plan->weights.find(models::kOutputWeight);
+  if (found == plan->weights.end()) return {};
+  const auto rank = static_cast<double>(found->second.front().rank);
+  return {.logits = plan->dora ? 2.0 : 1.0,
+          .values = (types.element < types.acc ? rank : 0) + (plan->dora ? 2 : 0)};
+}
+
 class Planner {
  public:
   Planner(const Config& config, int world_size)
       : c_(config), types_(types_of(config.dtype)),
+        output_adapter_(output_adapter_of(config, types_)),
         tp_(static_cast<int>(config.parallel.tensor_model_parallel_size)),
         cp_(static_cast<double>(config.parallel.context_parallel_size)),
         dp_(parallelize::data_parallel_size(config.parallel, world_size)), ranks_(world_size),
@@ -364,11 +381,13 @@ class Planner {
     if (held(rank).contains(spec_.segments.back().kind)) {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double targets = tokens_ * targets_by_token(c_);
-      const double rows = std::min(targets, kLogitsBytes / (types_.acc * vocab));
+      const double logits = types_.acc * output_adapter_.logits;
+      const double rows = std::min(targets, kLogitsBytes / (logits * vocab));
       // On GPUs a gradient in 16 bits lies beside the logits, all others take their place.
       const bool apart = types_.element < types_.acc && !on_cpu(c_.device);
       const double gradient = apart ? types_.element : 0;
-      m.loss = rows * vocab * (types_.acc + gradient) + targets * types_.acc;
+      m.loss = rows * vocab * (logits + gradient) + targets * types_.acc +
+               output_adapter_.values * vocab * types_.acc;
     }
     m.activations = activations(rank, m.loss);
     const double samples = static_cast<double>(c_.train.global_batch_size) / dp_;
@@ -488,6 +507,7 @@ class Planner {
 
   const Config& c_;
   Types types_;
+  OutputAdapter output_adapter_;
   int tp_;
   double cp_;
   int dp_;

@@ -9,6 +9,7 @@
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/comm/long_work.h"
 #include "pentatron/models/param_specs.h"
+#include "pentatron/models/word_table.h"
 #include "pentatron/trainer/differences.h"
 
 namespace pentatron::trainer {
@@ -21,6 +22,25 @@ weights_elsewhere(const CheckpointConfig& config,
   return foreign_model(config);
 }
 
+std::vector<std::string> check_tensors(const checkpoint::ModelSource& source,
+                                       const Config& config) {
+  const checkpoint::Strictness strictness = config.checkpoint.strictness;
+  std::vector<std::string> fresh = source.check(models::param_specs(config.model), strictness);
+  source.check_layers(models::tensor_specs(config.model), strictness);
+  const auto has_own = [](const models::ModelConfig& model) {
+    return model.untie_embeddings_and_output_weights && models::has_output_layer(model);
+  };
+  if (strictness == checkpoint::Strictness::kRaiseAll && has_own(source.config()) &&
+      !has_own(config.model) && models::has_output_layer(config.model))
+    raise<CheckpointError>(
+        "{} contains an output layer that differs from the embedding, but "
+        "model.untie_embeddings_and_output_weights=false\n  try: "
+        "model.untie_embeddings_and_output_weights=true, or checkpoint.strictness=log_unexpected "
+        "to leave it out",
+        source.facts().path.string());
+  return fresh;
+}
+
 void load_weights(const std::string& where, const parallelize::TrainingModel& model,
                   const Config& config, const comm::Group& world, checkpoint::AdapterBase* base) {
   const comm::LongWork work(world, "reading " + where);
@@ -29,10 +49,7 @@ void load_weights(const std::string& where, const parallelize::TrainingModel& mo
     checkpoint::check_base(*source, *base,
                            loads_own(config.checkpoint) ? config.checkpoint.save
                                                         : config.checkpoint.load);
-  const checkpoint::Strictness strictness = config.checkpoint.strictness;
-  const std::vector<std::string> fresh =
-      source->check(models::param_specs(config.model), strictness);
-  source->check_layers(models::tensor_specs(config.model), strictness);
+  const std::vector<std::string> fresh = check_tensors(*source, config);
   if (where == foreign_model(config.checkpoint)) tell_other_model(source->config(), config, where);
   if (!fresh.empty())
     log::shared_warning("{} has no {}: training starts with new values", where,
@@ -43,7 +60,7 @@ void load_weights(const std::string& where, const parallelize::TrainingModel& mo
       work.progress();
     });
   };
-  source->load(model.model->params(), write, strictness);
+  source->load(model.model->params(), write, config.checkpoint.strictness);
   if (base != nullptr) *base = {.model = where, .digest = checkpoint::model_digest(*source)};
 }
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/sharded/folders.h"
@@ -17,6 +18,10 @@ namespace pentatron::trainer {
 std::optional<std::string>
 weights_elsewhere(const CheckpointConfig& config,
                   const std::optional<checkpoint::FoundCheckpoint>& found);
+
+/// Throws CheckpointError if a run of this configuration cannot start from the model. Returns the
+/// parameters that it lacks and that get new values.
+std::vector<std::string> check_tensors(const checkpoint::ModelSource& source, const Config& config);
 
 /// Loads the weights at `where` (an argument for open_model()), except adapters. If `base` is not
 /// null and has a digest, the model must match it; the digest of the loaded model is stored in

@@ -204,7 +204,7 @@ void Trainer::State::load() {
   if (config.peft.on()) {
     base = load_base(config, found, model, groups.world());
     files_of_model = model_files(base->model);
-    begin_adapters(model, config, groups.tp());
+    begin_adapters(model, config, base->model, groups.tp());
     optimizer->adopt_values();
     if (!found || config.checkpoint.finetune) {
       started_from = base->model;
@@ -233,7 +233,7 @@ void Trainer::State::load() {
 void Trainer::State::forget() {
   if (base) {
     if (!config.peft.modules_to_save.empty()) load_base(*base, model, config, groups.world());
-    begin_adapters(model, config, groups.tp());
+    begin_adapters(model, config, base->model, groups.tp());
   } else {
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
   }

@@ -411,6 +411,17 @@ TEST(CheckpointSpace, IsMissedOnASmallDisk) {
   EXPECT_THAT(checkpoint_space_warning(c, plan), IsEmpty());
 }
 
+/// DoRA holds the logits twice, and what a word has beside them.
+TEST(MemoryPlans, KnowDoraOfTheOutputLayer) {
+  const auto loss = [](const char* type) {
+    const Config c = small_model({type, "peft.target_modules=[lm_head]", "dtype=fp32",
+                                  "model.untie_embeddings_and_output_weights=true"});
+    return plan_memory(c, 1).rank.loss;
+  };
+  constexpr double kLogits = 512 * 8192 * 4, kVectors = 2 * 8192 * 4;
+  EXPECT_DOUBLE_EQ(loss("peft.type=dora") - loss("peft.type=lora"), kLogits + kVectors);
+}
+
 TEST(MemoryPlans, TakeAdaptersOfSomeLayers) {
   const auto adapters = [](const char* modules) {
     return plan_memory(small_model({"peft.type=lora", modules}), 1).rank.total();

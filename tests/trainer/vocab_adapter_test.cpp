@@ -70,20 +70,21 @@ TEST_F(VocabAdapterRun, CopiesOfTheBaseBesideAnAdapterMustBeItsOwn) {
     fs::remove(adapter / "adapter_model.safetensors");
     checkpoint::write_tensors(adapter / "adapter_model.safetensors", tensors);
   };
-  const auto begin = [&] {
-    test::run(config({"train.train_iters=0", "peft.r=3", "peft.load=" + adapter.string()}));
+  const auto begin = [&](const char* dtype) {
+    test::run(config({"train.train_iters=0", "peft.r=3", dtype, "peft.load=" + adapter.string()}));
   };
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     copy = copy.to(type);
     write();
     EXPECT_EQ(checkpoint::read_adapter(adapter, *model).modules.size(), 3u) << type;
-    EXPECT_NO_THROW(begin()) << type;
+    for (const char* dtype : {"dtype=fp64", "dtype=fp16"}) // which rounds both
+      EXPECT_NO_THROW(begin(dtype)) << type << dtype;
   }
   copy[3][4] += 1;
   write();
   const std::string part = "lm_head.base_layer.weight, whose values are not those of the model";
   EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }), HasSubstr(part));
-  EXPECT_THAT(message_of(begin), HasSubstr(part));
+  EXPECT_THAT(message_of([&] { begin("dtype=fp64"); }), HasSubstr(part));
 }
 
 /// As peft ties them: the tensors of the output layer are those of the embedding, transposed.
@@ -126,6 +127,72 @@ TEST_F(VocabAdapterRun, MergingUntiesTheOutputLayer) {
   const at::Tensor table = values(*model, "embedding.word.weight");
   EXPECT_TRUE(at::equal(values(*merged, "embedding.word.weight"), table));
   EXPECT_FALSE(at::allclose(values(*merged, "output.weight"), table));
+}
+
+/// modules_to_save may name one use of a table that has two.
+TEST_F(VocabAdapterRun, ATableThatTrainsWholeHasNoAdapterAndOneThatDoesNotKeepsIts) {
+  const fs::path data = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
+  const auto parts = [&](const std::string& model, std::vector<std::string> targets,
+                         std::vector<std::string> saved) {
+    const auto source = checkpoint::open_model((data / model).string());
+    config::Violations violations;
+    const checkpoint::Adapter adapter =
+        checkpoint::adapter_parts({.type = checkpoint::AdapterType::kLora,
+                                   .target_modules = std::move(targets),
+                                   .modules_to_save = std::move(saved)},
+                                  source->config(), source->facts().family, violations);
+    std::vector<std::string> words;
+    for (const checkpoint::AdaptedModule& one : adapter.modules)
+      if (one.module.use != nn::AdaptedUse::kLinear) words.push_back(one.module.weight);
+    return std::pair(words, violations.text());
+  };
+  const std::string table = "embedding.word.weight", tied = "llama3_rope_scaling_tied";
+  const auto [words, none] = parts("bert_masked_lm", {"word_embeddings", "query"}, {"predictions"});
+  EXPECT_EQ(words, std::vector<std::string>{table});
+  EXPECT_EQ(none, "");
+  EXPECT_THAT(
+      parts(tied, {"lm_head", "q_proj"}, {"embed_tokens"}).second,
+      AllOf(HasSubstr("peft.target_modules chooses lm_head, but peft.modules_to_save trains "
+                      "its weight, that of embedding.word, whole"),
+            HasSubstr("try: peft.modules_to_save=[]")));
+  EXPECT_THAT(parts("bert_masked_lm", {"decoder"}, {"predictions"}).second,
+              HasSubstr("it is in peft.modules_to_save, which cannot train its weight"));
+  EXPECT_EQ(parts(tied, {"embed_tokens", "q_proj"}, {"embed_tokens"}).second, "");
+  EXPECT_EQ(parts("llama", {"lm_head", "q_proj"}, {"embed_tokens"}).second, "");
+}
+
+/// A run from the adapters of a run has their model as its base, which has two tables.
+TEST_F(VocabAdapterRun, FinetuningFromAdaptersOfATiedModelBeginsWithThem) {
+  const fs::path data = PENTATRON_TEST_DATA;
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"llama3_rope_scaling_tied", "lm_head"}, {"gemma2", "embed_tokens"}};
+  for (const auto& [model, module] : cases) {
+    base = data / "hf_tiny" / model;
+    const std::string run = scratch / model, adapter = scratch / (model + "_peft");
+    test::run(config(
+        {"peft.target_modules=[" + module + "]", "optimizer.lr=0.1", "checkpoint.save=" + run}));
+    checkpoint::write_peft_of(fs::path(run) / "step_00000006", adapter);
+    const auto first_loss = [&](const std::vector<std::string>& more, const std::string& load) {
+      std::vector<std::string> keys = {"train.train_iters=1"};
+      keys.insert(keys.end(), more.begin(), more.end());
+      Config c = config(keys, load);
+      if (c.peft.load.empty() && c.peft.target_modules.size() == 1) c.peft = {};
+      return test::run(c).steps.at(0)["loss"].get<double>();
+    };
+    const double trained = first_loss({"peft.load=" + adapter}, "hf:");
+    EXPECT_GT(std::abs(first_loss({}, "hf:") - trained), 0.1) << model;
+    const std::string from = "checkpoint.finetune=true";
+    EXPECT_NEAR(first_loss({from}, run), trained, 1e-9) << model;
+    EXPECT_NEAR(first_loss({from, "peft.target_modules=[q_proj,lm_head]"}, run), trained, 1e-9)
+        << model;
+    const std::string tied = "model.untie_embeddings_and_output_weights=false";
+    EXPECT_THAT(message_of([&] {
+                  first_loss({from, tied}, run);
+                }),
+                AllOf(HasSubstr("contains an output layer that differs from the embedding"),
+                      HasSubstr("try: model.untie_embeddings_and_output_weights=true")));
+    EXPECT_NO_THROW(first_loss({from, tied, "checkpoint.strictness=log_unexpected"}, run));
+  }
 }
 
 } // namespace

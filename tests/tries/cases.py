@@ -158,6 +158,8 @@ CASES = [
         "a run with checkpoint.load": "pentatron generate adapted --tokens 1,2 --max-new-tokens 2"}),
     ("adapters without their model", "rm -r going; pentatron generate orphans --tokens 1,2", {
         "with the model": f"pentatron generate {LLAMA} --adapter orphans --tokens 1,2 --max-new-tokens 2"}),
+    ("weights of a model with an output layer for a tied one", f"pentatron train {TINY[TINY.index('train.seq'):]} dataset.type=mock checkpoint.load=hf:{LLAMA} "
+     "model.untie_embeddings_and_output_weights=false checkpoint.save=new", {}),
     ("a model to resume as adapters", MOCK + "checkpoint.load=saved peft.type=lora", {}),
     # trainer
     ("split", TEXT + "dataset.split=0,100", {

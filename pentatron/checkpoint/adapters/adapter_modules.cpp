@@ -89,11 +89,37 @@ bool matches(const std::string& pattern, const LinearModule& module) {
          matches_module(pattern, module.own_part);
 }
 
+bool is_word_table(const LinearModule& module) {
+  return module.use == nn::AdaptedUse::kEmbedding || module.use == nn::AdaptedUse::kOutput;
+}
+
 bool trains_whole(const AdapterSettings& settings, const LinearModule& module) {
   const std::string hf = module.experts > 0 ? module_of_tensor(module.hf) : module.hf;
   return std::ranges::any_of(settings.modules_to_save, [&](const std::string& pattern) {
     return matches_within(pattern, hf) || matches_within(pattern, module.own);
   });
+}
+
+/// Whether a module that was chosen for an adapter trains whole instead, if the settings say so. A
+/// word table with two uses may train whole through the other one, or not though its use is named.
+bool is_left_to_whole(const AdapterSettings& settings, const LinearModule& module,
+                      const std::vector<WholeParam>& whole, config::Violations& violations,
+                      std::string_view path) {
+  const bool named = trains_whole(settings, module);
+  const bool trains = std::ranges::find(whole, module.values, &WholeParam::name) != whole.end();
+  if (module.experts == 0 && is_word_table(module) && named != trains) {
+    const std::string key = config::join(path, "modules_to_save");
+    violations.add(config::join(path, "target_modules"),
+                   fmt::format("{} chooses {}, but {}", config::join(path, "target_modules"),
+                               module.hf,
+                               trains ? fmt::format("{} trains its weight, that of {}, whole", key,
+                                                    module_of_tensor(module.values))
+                                      : fmt::format("it is in {}, which cannot train its weight, "
+                                                    "that of {}",
+                                                    key, module_of_tensor(module.values))),
+                   fmt::format("{}=[]", key));
+  }
+  return named || (is_word_table(module) && trains);
 }
 
 /// As in PEFT, "down_proj" is the name of linear layers alone, "experts.down_proj" of experts.
@@ -104,10 +130,6 @@ bool chooses(const std::string& target, const LinearModule& module) {
 
 std::string last_of(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
-}
-
-bool is_word_table(const LinearModule& module) {
-  return module.use == nn::AdaptedUse::kEmbedding || module.use == nn::AdaptedUse::kOutput;
 }
 
 /// "q_proj", "experts.down_proj": the ends of the modules' names, by which they can be chosen; the
@@ -257,6 +279,7 @@ std::vector<LinearModule> linear_modules(const models::ModelConfig& config,
 
 std::vector<AdaptedModule> adapted_modules(const std::vector<LinearModule>& modules,
                                            const AdapterSettings& settings,
+                                           const std::vector<WholeParam>& whole,
                                            config::Violations& violations, std::string_view path) {
   const std::string key = config::join(path, "target_modules");
   const std::vector<std::string> names = short_names(modules);
@@ -276,15 +299,12 @@ std::vector<AdaptedModule> adapted_modules(const std::vector<LinearModule>& modu
                  violations);
   check_patterns(settings.alpha_pattern, config::join(path, "alpha_pattern"), false, modules,
                  violations);
-  std::set<std::string> whole; // parameters of modules that train whole
-  for (const LinearModule& module : modules)
-    if (trains_whole(settings, module)) whole.insert(module.values);
   std::vector<AdaptedModule> adapted;
   std::map<std::string, int64_t> ranks; // of the weight so far
   for (const LinearModule& module : modules) {
     if (std::ranges::none_of(settings.target_modules,
                              [&](const std::string& p) { return chooses(p, module); }) ||
-        trains_whole(settings, module) || (is_word_table(module) && whole.contains(module.values)))
+        is_left_to_whole(settings, module, whole, violations, path))
       continue;
     AdaptedModule one{.module = module};
     one.rank = static_cast<int64_t>(

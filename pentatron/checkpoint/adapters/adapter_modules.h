@@ -48,10 +48,11 @@ bool matches_module(const std::string& pattern, const std::string& name);
 /// The same of the module or of one that contains it, as modules_to_save is meant.
 bool matches_within(const std::string& pattern, const std::string& name);
 
-/// What the settings choose, except modules that train whole, and why they cannot be met (sentences
-/// for `peft.target_modules` and the patterns).
+/// What the settings choose, except modules that train whole (`whole`: their parameters), and why
+/// they cannot be met (sentences for `peft.target_modules` and the patterns).
 std::vector<AdaptedModule> adapted_modules(const std::vector<LinearModule>& modules,
                                            const AdapterSettings& settings,
+                                           const std::vector<WholeParam>& whole,
                                            config::Violations& violations,
                                            std::string_view path = "peft");
 

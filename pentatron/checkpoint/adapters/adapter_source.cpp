@@ -130,10 +130,9 @@ at::Tensor summed_rows(ModelSource& base, const Adapter& adapter, const AdaptedM
 }
 
 /// Calls do_rows(row, rows) for rows [begin, end), so many that fp64 copies of them stay small.
-template <class F>
-void in_steps(const AdaptedModule& one, int64_t begin, int64_t end, const F& do_rows) {
+template <class F> void in_steps(int64_t columns, int64_t begin, int64_t end, const F& do_rows) {
   constexpr int64_t kElements = int64_t{4} << 20;
-  const int64_t step = std::max<int64_t>(1, kElements / one.module.columns);
+  const int64_t step = std::max<int64_t>(1, kElements / columns);
   for (int64_t row = begin; row < end; row += step) do_rows(row, std::min(step, end - row));
 }
 
@@ -196,7 +195,7 @@ class MergedSource final : public ModelSource {
     const int64_t begin = std::max(box.offset[0], one.module.first_row);
     const int64_t end =
         std::min(box.offset[0] + box.size[0], one.module.first_row + one.module.rows);
-    in_steps(one, begin, end, [&](int64_t row, int64_t rows) {
+    in_steps(one.module.columns, begin, end, [&](int64_t row, int64_t rows) {
       target.narrow(0, row - box.offset[0], rows)
           .copy_(merged_rows(one, expert, row, rows).narrow(1, box.offset[1], box.size[1]));
     });
@@ -291,13 +290,21 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
                            where.string(), what, one.module.hf, what);
       }
   read_peft_tensors(where, adapter);
-  for (const BaseCopy& copy : adapter.copies) {
-    const at::Tensor own = at::empty_like(copy.values, at::kDouble);
-    base.read(copy.param, Box{{0, 0}, copy.values.sizes().vec()}, own);
-    check_copy(where, copy, own, copy.values);
-  }
-  adapter.copies.clear();
+  check_copies(where, adapter, base);
   return adapter;
+}
+
+void check_copies(const fs::path& where, Adapter& adapter, ModelSource& base) {
+  for (const BaseCopy& copy : adapter.copies)
+    in_steps(copy.values.size(1), 0, copy.values.size(0), [&](int64_t row, int64_t rows) {
+      const at::Tensor values = copy.values.narrow(0, row, rows);
+      const at::Tensor own = at::empty(values.sizes(), at::kDouble);
+      base.read(copy.param, Box{{row, 0}, values.sizes().vec()}, own);
+      if (!at::equal(own.to(values.scalar_type()), values) &&
+          !at::equal(own, values.to(at::kDouble)))
+        refuse_copy(where, copy);
+    });
+  adapter.copies.clear();
 }
 
 void divide_by_row_norms(Adapter& adapter, ModelSource& base) {
@@ -306,7 +313,7 @@ void divide_by_row_norms(Adapter& adapter, ModelSource& base) {
     at::Tensor& magnitudes = adapter.tensors.at(magnitude_of(one));
     magnitudes = magnitudes.to(at::kDouble, false, true); // a copy
     const int64_t first = one.module.first_row;
-    in_steps(one, first, first + one.module.rows, [&](int64_t row, int64_t rows) {
+    in_steps(one.module.columns, first, first + one.module.rows, [&](int64_t row, int64_t rows) {
       const at::Tensor norms =
           summed_rows(base, adapter, one, -1, row, rows).square_().sum(1).sqrt_();
       magnitudes.narrow(0, row - first, rows).div_(norms.masked_fill_(norms == 0, 1));

@@ -34,6 +34,10 @@ void check_base(ModelSource& model, const AdapterBase& base, const std::string& 
 /// to another base, ConfigError for DoRA of experts and embeddings.
 Adapter read_adapter(const std::filesystem::path& where, ModelSource& base);
 
+/// Throws CheckpointError if a copy of a weight that the PEFT folder has beside the adapter is not
+/// that of the model, and forgets the copies. Equal is what one type rounds to the other.
+void check_copies(const std::filesystem::path& where, Adapter& adapter, ModelSource& base);
+
 /// Prepares an adapter for rows of a pass that take it one by one (nn::VariantRows): DoRA's
 /// magnitudes m become m / ||W + s B A||, in fp64. Reads the adapted weights of `base`.
 void divide_by_row_norms(Adapter& adapter, ModelSource& base);

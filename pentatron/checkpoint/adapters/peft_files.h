@@ -50,10 +50,8 @@ Adapter adapter_parts(const AdapterSettings& settings, const models::ModelConfig
 /// two (ensure_weight_tying with both in target_modules).
 bool ties_adapters(const std::filesystem::path& folder);
 
-/// Throws CheckpointError if a model with `values` in place of a parameter that the folder has a
-/// copy of is not the one that the adapter belongs to. Equal is what one type rounds to the other.
-void check_copy(const std::filesystem::path& folder, const BaseCopy& copy, const at::Tensor& own,
-                const at::Tensor& values);
+/// Throws CheckpointError: the copy is not of the model that the adapter belongs to.
+[[noreturn]] void refuse_copy(const std::filesystem::path& folder, const BaseCopy& copy);
 
 /// Throws ConfigError if the adapter has trained the output layer of a model whose output layer is
 /// its embedding apart from it.

@@ -308,7 +308,8 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
     pass.losses = at::empty({pass.h.size(0)}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
     if (pass.with_gradient) pass.dh = at::empty_like(pass.h);
     std::optional<VocabAdapter::Pass> adapting;
-    if (adapter != nullptr) pass.adapter = &adapting.emplace(*adapter, *weight_, rows, ctx);
+    if (adapter != nullptr)
+      pass.adapter = &adapting.emplace(*adapter, *weight_, rows, ctx, pass.with_gradient);
     run_chunks(pass);
     if (pass.with_gradient) {
       dh = rows.defined() ? at::zeros_like(all).index_copy_(0, rows, pass.dh) : pass.dh;
@@ -371,7 +372,7 @@ at::Tensor VocabHead::whole_logits(const at::Tensor& all, const at::Tensor& rows
       at::empty({all.size(0), share.padded}, all.options().dtype(nn::acc_dtype(all.scalar_type())));
   nn::matmul_nt_acc(local, all, weight_->value());
   if (adapters_.adapter != nullptr)
-    VocabAdapter::Pass(*adapters_.adapter, *weight_, rows, ctx).add(local, all, 0);
+    VocabAdapter::Pass(*adapters_.adapter, *weight_, rows, ctx, false).add(local, all, 0);
   adapters_.add_variants(local, all, rows, ctx);
   if (bias_ != nullptr) local.add_(bias_->value());
   cap_logits(local, cap_);

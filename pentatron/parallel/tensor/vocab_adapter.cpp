@@ -73,8 +73,9 @@ at::Tensor VocabAdapter::row_norms(const nn::Param& table) const {
 }
 
 VocabAdapter::Pass::Pass(const VocabAdapter& adapter, const nn::Param& table,
-                         const at::Tensor& rows, const nn::ForwardContext& ctx)
-    : adapter_(adapter) {
+                         const at::Tensor& rows, const nn::ForwardContext& ctx, bool with_gradient)
+    : adapter_(adapter), keeps_logits_(with_gradient && adapter.magnitude_ != nullptr &&
+                                       adapter.magnitude_->trainable) {
   const at::ScalarType acc = nn::acc_dtype(table.dtype());
   b_ = adapter.b_->value().to(acc);
   if (adapter.magnitude_ != nullptr) {
@@ -96,18 +97,28 @@ void VocabAdapter::Pass::add(const at::Tensor& logits, const at::Tensor& h, int6
   if (p_ > 0) rows_of_chunk_ = rows_.narrow(0, begin, h.size(0));
   z_ = nn::matmul_nt(dropped(h), adapter_.a_->value()).mul_(adapter_.scale_);
   logits.addmm_(z_.to(logits.scalar_type()), b_.t());
-  if (!keeps_logits()) return;
-  before_ = logits.clone();
-  logits.mul_(factors_);
+  if (keeps_logits()) {
+    if (!kept_.defined()) kept_ = at::empty_like(logits);
+    before_ = kept_.narrow(0, 0, logits.size(0)).copy_(logits);
+  }
+  if (factors_.defined()) logits.mul_(factors_);
+}
+
+/// Over the logits of before, and so few rows at a time that copies in their type stay small.
+void VocabAdapter::Pass::accumulate_magnitudes(const at::Tensor& gradient) {
+  constexpr int64_t kElements = int64_t{1} << 20;
+  const int64_t rows = gradient.size(0), step = std::max<int64_t>(1, kElements / gradient.size(1));
+  const at::Tensor sum = at::zeros_like(norms_);
+  for (int64_t row = 0; row < rows; row += step) {
+    const int64_t n = std::min(step, rows - row);
+    sum.add_(before_.narrow(0, row, n).mul_(gradient.narrow(0, row, n)).sum(0));
+  }
+  adapter_.magnitude_->main_grad().add_(sum.div_(norms_));
 }
 
 void VocabAdapter::Pass::accumulate(const at::Tensor& gradient, const at::Tensor& h) {
-  if (keeps_logits()) {
-    if (adapter_.magnitude_->trainable)
-      adapter_.magnitude_->main_grad().add_(
-          (gradient.to(norms_.scalar_type()) * before_).sum(0).div_(norms_));
-    gradient.mul_(factors_.to(gradient.scalar_type()));
-  }
+  if (keeps_logits()) accumulate_magnitudes(gradient);
+  if (factors_.defined()) gradient.mul_(factors_.to(gradient.scalar_type()));
   if (adapter_.b_->trainable) nn::add_matmul_tn(*adapter_.b_, gradient, z_);
   dz_ = nn::matmul_nn(gradient, adapter_.b_->value()).mul_(adapter_.scale_);
   if (adapter_.a_->trainable) nn::add_matmul_tn(*adapter_.a_, dz_, dropped(h));

@@ -33,9 +33,10 @@ class VocabAdapter {
   /// where a gradient is wanted.
   class Pass {
    public:
-    /// `rows`: of the tokens, if some are left out; else undefined.
+    /// `rows`: of the tokens, if some are left out; else undefined. `with_gradient`: whether
+    /// accumulate() follows.
     Pass(const VocabAdapter& adapter, const nn::Param& table, const at::Tensor& rows,
-         const nn::ForwardContext& ctx);
+         const nn::ForwardContext& ctx, bool with_gradient);
     /// `logits` [n, V], the product alone in the accumulate type, of tokens [begin, begin + n) with
     /// hidden states `h`.
     void add(const at::Tensor& logits, const at::Tensor& h, int64_t begin);
@@ -44,17 +45,20 @@ class VocabAdapter {
     void accumulate(const at::Tensor& gradient, const at::Tensor& h);
     /// Adds what h has from the adapter to its gradient. Behind accumulate().
     void add_to(const at::Tensor& dh) const;
-    /// Whether a chunk holds its logits twice.
-    bool keeps_logits() const { return adapter_.magnitude_ != nullptr; }
+    /// Whether a chunk holds its logits twice. The first one has the most tokens.
+    bool keeps_logits() const { return keeps_logits_; }
 
    private:
     at::Tensor dropped(const at::Tensor& x) const;
+    void accumulate_magnitudes(const at::Tensor& gradient);
 
     const VocabAdapter& adapter_;
+    bool keeps_logits_ = false;
     double p_ = 0;
     std::array<uint32_t, 2> key_ = {};
     at::Tensor rows_;                ///< addresses of dropout
     at::Tensor b_, factors_, norms_; ///< in the accumulate type
+    at::Tensor kept_;                ///< logits before they are scaled, of any chunk
     // Of the chunk:
     at::Tensor z_, before_, dz_, rows_of_chunk_;
   };
