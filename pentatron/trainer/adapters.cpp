@@ -128,16 +128,21 @@ models::ParamSpecs adapter_specs(const Config& config) {
 
 void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& load) {
   checkpoint::AdapterSettings loaded = checkpoint::read_peft_settings(load);
-  if (checkpoint::ties_adapters(load))
-    raise<ConfigError>(
-        "{} has one adapter for embedding and output layer (ensure_weight_tying), "
-        "which is supported for generation alone\n  try: an adapter that was trained "
-        "without ensure_weight_tying",
-        load);
   loaded.lora_plus_ratio = settings.lora_plus_ratio;
   loaded.load = settings.load;
   loaded.base = settings.base;
   settings = std::move(loaded);
+}
+
+void check_adopted(const std::string& load, const checkpoint::AdapterSettings& adopted,
+                   const models::ModelConfig& model, config::Violations& violations) {
+  checkpoint::check_output_layer(load, adopted, model);
+  if (!model.untie_embeddings_and_output_weights && checkpoint::ties_adapters(load))
+    violations.add("peft.load",
+                   fmt::format("peft.load={} has one adapter for embedding and output layer "
+                               "(ensure_weight_tying), which is supported for generation alone",
+                               load),
+                   "peft.load=DIR with an adapter that was trained without ensure_weight_tying");
 }
 
 void begin_adapters(const parallelize::TrainingModel& model, const Config& config,

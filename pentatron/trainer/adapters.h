@@ -28,6 +28,10 @@ models::ParamSpecs adapter_specs(const Config& config);
 /// Takes the adapter's settings from peft.load into the section; other keys keep their values.
 void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& load);
 
+/// Whether a run of the model can go on with them; throws as check_output_layer().
+void check_adopted(const std::string& load, const checkpoint::AdapterSettings& adopted,
+                   const models::ModelConfig& model, config::Violations& violations);
+
 /// Sets the adapters' values at the start of a run, from peft.load or newly initialized. The base
 /// must have its values, from the model `base` (an argument for open_model(); empty: new ones).
 /// Collective over tp and dp.

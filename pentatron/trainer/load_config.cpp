@@ -180,7 +180,7 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   const checkpoint::AdapterSettings adopted = config.peft;
   apply(config, violations);
   if (adopts) {
-    checkpoint::check_output_layer(config.peft.load, adopted, config.model);
+    check_adopted(config.peft.load, adopted, config.model, violations);
     keep_adopted(adopted, config.peft, violations);
   }
   if (!origin.empty() && config.model.type != type) {

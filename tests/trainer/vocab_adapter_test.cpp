@@ -110,6 +110,21 @@ TEST_F(VocabAdapterRun, AnAdapterForBothTiedLayersIsReadAsTwo) {
                     HasSubstr("try: peft.load")));
 }
 
+/// ensure_weight_tying says nothing of a model with two tables.
+TEST_F(VocabAdapterRun, AnAdapterThatWouldTieAnUntiedModelTrains) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama_embed_tokens", adapter);
+  Json fields = read_json(adapter / "adapter_config.json");
+  fields["ensure_weight_tying"] = true;
+  fs::remove(adapter / "adapter_config.json");
+  std::ofstream(adapter / "adapter_config.json") << fields.dump();
+  const auto losses = [&](const fs::path& from) {
+    return test::run(config({"train.train_iters=2", "peft.r=3", "peft.load=" + from.string()}))
+        .steps.at(1)["loss"];
+  };
+  EXPECT_EQ(losses(adapter), losses(data / "peft_curves/llama_embed_tokens"));
+}
+
 /// A merged model has two tables where its base has one.
 TEST_F(VocabAdapterRun, MergingUntiesTheOutputLayer) {
   const fs::path data = PENTATRON_TEST_DATA;
