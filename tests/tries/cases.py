@@ -704,7 +704,6 @@ ELSEWHERE = [
     (r"^cli/chat", "tests/cli/generating_test.cpp"),
     (r"is a DoRA adapter of ", "peft makes none of experts: tests/trainer/adapter_test.cpp"),
     (r"peft_files.cpp: .*whose values are not those of the model", "a file of another program: VocabAdapterRun of vocab_adapter_test.cpp"),
-    (r"has one adapter for embedding and output layer", "a file of another program: VocabAdapterRun of vocab_adapter_test.cpp"),
     (r"^cli/files/completion|comes with pentatron was not found", "an incomplete installation: tests/install"),
     (r"holds partial output made with other files|: positions|skip_list_bytes",
      "files of an earlier call: tests/data, tests/cli/user_data_test.cpp"),
