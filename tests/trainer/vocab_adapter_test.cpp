@@ -87,6 +87,31 @@ TEST_F(VocabAdapterRun, CopiesOfTheBaseBesideAnAdapterMustBeItsOwn) {
   EXPECT_THAT(message_of([&] { begin("dtype=fp64"); }), HasSubstr(part));
 }
 
+TEST_F(VocabAdapterRun, WhatIsNoNumberAndAdaptersOfNoRankAreRefused) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama_lm_head", adapter);
+  const auto model = checkpoint::open_model(base.string());
+  Json fields = read_json(adapter / "adapter_config.json");
+  fields["r"] = 0;
+  fs::remove(adapter / "adapter_config.json");
+  std::ofstream(adapter / "adapter_config.json") << fields.dump();
+  EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
+              AllOf(HasSubstr("has rank 0"), HasSubstr("try: an adapter with r of at least 1")));
+  fs::remove_all(adapter);
+  fs::copy(data / "peft_curves/llama_lm_head", adapter);
+  std::map<std::string, at::Tensor> tensors;
+  {
+    const SafetensorsFile file(adapter / "adapter_model.safetensors");
+    for (const auto& [name, entry] : file.tensors())
+      tensors[name] = checkpoint::to_tensor(entry).clone();
+  }
+  tensors.begin()->second[0][0] = std::nan("");
+  fs::remove(adapter / "adapter_model.safetensors");
+  checkpoint::write_tensors(adapter / "adapter_model.safetensors", tensors);
+  EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
+              HasSubstr(tensors.begin()->first + " has values that are not finite"));
+}
+
 /// As peft ties them: the tensors of the output layer are those of the embedding, transposed.
 TEST_F(VocabAdapterRun, AnAdapterForBothTiedLayersIsReadAsTwo) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";

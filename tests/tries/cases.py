@@ -138,6 +138,7 @@ CASES = [
     ("a folder for nothing", MOCK + "offload.dir=away", {}),
     ("an optimizer without state", MOCK + "offload.optimizer=true offload.dir=away optimizer.optimizer=sgd optimizer.sgd_momentum=0", {}),
     # adapters
+    ("an adapter of rank 0", *adapter('s/"r": [0-9]*/"r": 0/', "an adapter with r of at least 1")),
     ("an adapter with biases", *adapter('s/"bias": "none"/"bias": "all"/', "an adapter without it")),
     ("an adapter of one of two copies of a weight", "cp -rL $DATA/peft_curves/llama_tied_modules half; chmod -R u+w half; "
      "sed -i 's/\"ensure_weight_tying\": true/\"ensure_weight_tying\": false/' half/adapter_config.json; " + ADAPTED.replace("hf_tiny/llama", "hf_tiny/llama3_rope_scaling_tied") + "half", {

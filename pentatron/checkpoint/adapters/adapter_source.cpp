@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 #include <utility>
 
@@ -281,6 +282,11 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
     raise<CheckpointError>(
         "{} is not an adapter for {}: {}\n  try: the model that it was trained for", where.string(),
         base.facts().path.string(), violations.list().front().cause);
+  for (const AdaptedModule& one : adapter.modules)
+    if (one.rank < 1 || !std::isfinite(one.scale))
+      raise<ConfigError>("{}: the adapter of {} has rank {} and scale {}, which is not an adapter\n"
+                         "  try: an adapter with r of at least 1",
+                         where.string(), one.module.hf, one.rank, one.scale);
   if (adapter.settings.type == AdapterType::kDora)
     for (const AdaptedModule& one : adapter.modules)
       if (one.module.experts > 0 || one.module.use == nn::AdaptedUse::kEmbedding) {

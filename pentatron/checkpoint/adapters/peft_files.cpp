@@ -458,8 +458,10 @@ void read_peft_tensors(const fs::path& folder, Adapter& adapter) {
                                     shape_text(tensor->shape), shape_text(shape)));
       else if (!is_weight_dtype(tensor->dtype))
         problems.misfit(fmt::format("{} is of type {}", name, name_of(tensor->dtype)));
+      else if (at::Tensor values = to_tensor(*tensor); !at::isfinite(values).all().item<bool>())
+        problems.misfit(name + " has values that are not finite");
       else
-        return to_tensor(*tensor);
+        return values;
       return {};
     }
     problems.missing(names.front());
