@@ -184,20 +184,32 @@ void LinearAdapter::back_down(const at::Tensor& dz, const at::Tensor& x, const a
     dx.add_(dropout.apply(nn::matmul_nn(dz, a_->value()), rows));
 }
 
+at::Tensor squared_row_norms(const nn::Param& weight, int64_t first, const at::Tensor& b,
+                             const at::Tensor& a, double scale) {
+  const at::Tensor squares = at::empty({b.size(0)}, a.options());
+  constexpr int64_t kRows = 1024; // at a time, so that the sum never exists as a whole
+  for (int64_t begin = 0; begin < b.size(0); begin += kRows) {
+    const int64_t n = std::min(kRows, b.size(0) - begin);
+    const at::Tensor sum = at::addmm(weight.dense_rows(first + begin, n).to(a.scalar_type()),
+                                     b.narrow(0, begin, n).to(a.scalar_type()), a, 1, scale);
+    squares.narrow(0, begin, n).copy_(sum.square().sum(1));
+  }
+  return squares;
+}
+
+at::Tensor norms_to_divide_by(const at::Tensor& squares) {
+  const at::Tensor norms = squares.sqrt();
+  return norms.masked_fill_(norms == 0, 1);
+}
+
 /// Of W_P + s B_P A_P, in the accumulate type [rows of the part].
 at::Tensor LinearAdapter::row_norms(const Part& part, const nn::Param& weight) const {
   const at::ScalarType acc = nn::acc_dtype(weight.dtype());
   const at::Tensor a = a_->value().narrow(0, part.first, part.rank).to(acc);
-  const at::Tensor squares = at::empty({part.rows}, a.options());
-  constexpr int64_t kRows = 1024; // at a time, so that the sum never exists as a whole
-  for (int64_t begin = 0; begin < part.rows; begin += kRows) {
-    const int64_t n = std::min(kRows, part.rows - begin);
-    const at::Tensor sum = at::addmm(weight.dense_rows(part.first_row + begin, n).to(acc),
-                                     part.b->value().narrow(0, begin, n).to(acc), a, 1, part.scale);
-    squares.narrow(0, begin, n).copy_(sum.square().sum(1));
-  }
+  const at::Tensor squares =
+      squared_row_norms(weight, part.first_row, part.b->value(), a, part.scale);
   if (split_ == Split::kColumns) comm::all_reduce_(squares, comm::ReduceOp::kSum, tp_.group);
-  return squares.sqrt_();
+  return norms_to_divide_by(squares);
 }
 
 at::Tensor LinearAdapter::forward(const at::Tensor& x, const nn::Param& weight,

@@ -31,6 +31,12 @@ class Saved;
 
 namespace pentatron::parallel {
 
+/// Squared norms of rows [first, first + n) of weight + scale b a, in the type of a; b has n rows.
+at::Tensor squared_row_norms(const nn::Param& weight, int64_t first, const at::Tensor& b,
+                             const at::Tensor& a, double scale);
+/// The norms by which DoRA divides; 1 for rows of zeros, whose outputs are 0.
+at::Tensor norms_to_divide_by(const at::Tensor& squares);
+
 class LinearAdapter {
  public:
   /// What the weight is split by.

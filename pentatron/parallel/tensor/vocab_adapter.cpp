@@ -9,6 +9,7 @@
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/ops/ops.h"
 #include "pentatron/nn/record.h"
+#include "pentatron/parallel/tensor/linear_adapter.h"
 
 namespace pentatron::parallel {
 
@@ -59,17 +60,7 @@ void VocabAdapter::used() const {
 /// Of W + s B A, in the accumulate type; 1 for rows of zeros, as those of the padding are.
 at::Tensor VocabAdapter::row_norms(const nn::Param& table) const {
   const at::ScalarType acc = nn::acc_dtype(table.dtype());
-  const at::Tensor a = a_->value().to(acc), b = b_->value().to(acc);
-  const int64_t rows = table.shape()[0];
-  const at::Tensor norms = at::empty({rows}, a.options());
-  constexpr int64_t kRows = 1024; // at a time, so that the sum never exists as a whole
-  for (int64_t begin = 0; begin < rows; begin += kRows) {
-    const int64_t n = std::min(kRows, rows - begin);
-    const at::Tensor sum =
-        at::addmm(table.value().narrow(0, begin, n).to(acc), b.narrow(0, begin, n), a, 1, scale_);
-    norms.narrow(0, begin, n).copy_(sum.square().sum(1).sqrt_());
-  }
-  return norms.masked_fill_(norms == 0, 1);
+  return norms_to_divide_by(squared_row_norms(table, 0, b_->value(), a_->value().to(acc), scale_));
 }
 
 VocabAdapter::Pass::Pass(const VocabAdapter& adapter, const nn::Param& table,

@@ -1,5 +1,6 @@
 // The embedding and the fused loss, split over the vocabulary, against LibTorch's operators on the
 // whole table.
+#include "pentatron/parallel/tensor/linear_adapter.h"
 #include "pentatron/parallel/tensor/vocab.h"
 
 #include "pentatron/comm/rank_threads.h"
@@ -327,6 +328,11 @@ TEST(VocabLossUse, AdaptersTrainInChunks) {
       EXPECT_EQ(param.outstanding_uses(), 0);
     }
   }
+}
+
+TEST(RowNorms, RowsOfZerosAreDividedByOne) {
+  const at::Tensor norms = norms_to_divide_by(at::tensor({0.0, 9.0}, at::kDouble));
+  EXPECT_TRUE(at::equal(norms, at::tensor({1.0, 3.0}, at::kDouble)));
 }
 
 /// With DoRA a chunk has its logits twice, and nothing else of that size.
