@@ -80,7 +80,7 @@ std::string read_token(const std::string& file) {
   struct stat status = {};
   if (::stat(file.c_str(), &status) == 0 && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
     log::warning("--token-file {} can be read by other users of this machine\n  try: chmod 600 {}",
-                 file, file);
+                 file, shell_word(file));
   return token;
 }
 
