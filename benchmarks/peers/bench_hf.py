@@ -3,11 +3,16 @@
 A step is what pentatron's step is: forward with the mean next-token loss, backward, clipping to a global norm of 1, AdamW. The
 peer gets its best settings: sdpa attention, fused AdamW, foreach clipping, gradients set to None, no dropout, no cache.
 
-  bench_hf.py --model gpt2_124m --precision fp32|autocast|bf16 [--compile] [--steps 5] [--warmup 2] [--device cuda]
+  bench_hf.py --model gpt2_124m --precision fp32|autocast|bf16 [--compile] [--checkpointing] [--ranks 2] [--steps 5] [--warmup 2]
+              [--device cuda]
+
+--ranks divides the batch among processes on CPUs under FSDP2, which shards parameters, gradients and optimizer state; its
+autocast is FSDP2's own: fp32 shards, bf16 computation, fp32 sums of gradients. Rank 0 prints, with the largest peak.
 """
 import argparse
 import contextlib
 import json
+import os
 import time
 
 import torch
@@ -45,27 +50,39 @@ def peak_rss_mb(reset=False):
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM"))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=MODELS, required=True)
-    parser.add_argument("--precision", choices=["fp32", "autocast", "bf16"], required=True)
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    args = parser.parse_args()
+def sharded(model, precision, ranks):
+    """The model under FSDP2: a unit for each layer, and one for the rest."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    policy = (MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if precision == "autocast"
+              else MixedPrecisionPolicy())
+    mesh = init_device_mesh("cpu", (ranks,))
+    layers = model.transformer.h if hasattr(model, "transformer") else model.model.layers
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    return fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def train(rank, args):
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    if args.ranks > 1:
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(args.ranks))
+        torch.distributed.init_process_group("gloo")
 
     model, vocab, (batch, sequence) = MODELS[args.model]()
+    batch //= args.ranks
     if args.precision == "bf16":
         model = model.to(torch.bfloat16)
     model = model.to(args.device).train()
+    if args.checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     parameters = sum(p.numel() for p in model.parameters())
+    if args.ranks > 1:
+        model = sharded(model, args.precision, args.ranks)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     step_model = torch.compile(model) if args.compile else model
-    autocast = (torch.autocast(args.device, dtype=torch.bfloat16) if args.precision == "autocast"
+    autocast = (torch.autocast(args.device, dtype=torch.bfloat16) if args.precision == "autocast" and args.ranks == 1
                 else contextlib.nullcontext())
 
     def synchronize():
@@ -90,8 +107,34 @@ def main():
         if i >= args.warmup:
             times.append(time.perf_counter() - start)
     peak = torch.cuda.max_memory_allocated() / 2**20 if args.device == "cuda" else peak_rss_mb()
-    print(json.dumps({"step_times_s": times, "tokens": batch * sequence, "parameters": parameters,
-                      "peak_mb": peak, "first_loss": losses[0], "last_loss": losses[-1], "torch": torch.__version__}))
+    if args.ranks > 1:
+        peaks = torch.tensor([peak])
+        torch.distributed.all_reduce(peaks, torch.distributed.ReduceOp.MAX)
+        peak = peaks.item()
+        torch.distributed.destroy_process_group()
+    if rank == 0:
+        print(json.dumps({"step_times_s": times, "tokens": batch * args.ranks * sequence, "parameters": parameters, "peak_mb": peak,
+                          "first_loss": losses[0], "last_loss": losses[-1], "torch": torch.__version__}))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=MODELS, required=True)
+    parser.add_argument("--precision", choices=["fp32", "autocast", "bf16"], required=True)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    if args.ranks == 1:
+        train(0, args)
+        return
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29561")
+    torch.multiprocessing.spawn(train, args=(args,), nprocs=args.ranks)
 
 
 if __name__ == "__main__":
