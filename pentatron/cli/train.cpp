@@ -19,6 +19,7 @@
 #include "pentatron/cli/training.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/checkpoint_space.h"
+#include "pentatron/trainer/exchange_plan.h"
 #include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/train_log.h"
@@ -137,9 +138,10 @@ void tell_limits(trainer::Config config, const Ranks& ranks, bool dry_run) {
   if (ranks.launch.rank == 0) {
     std::string table = trainer::describe_limits(config, plan, free_bytes);
     if (!choice.line.empty()) table += "\n" + choice.line;
-    for (const std::string& disk :
-         {trainer::describe_disk(config, plan), trainer::describe_checkpoints(config, plan)})
-      if (!disk.empty()) table += "\n" + disk;
+    for (const std::string& line :
+         {trainer::describe_exchange(config, ranks.size), trainer::describe_disk(config, plan),
+          trainer::describe_checkpoints(config, plan)})
+      if (!line.empty()) table += "\n" + line;
     if (dry_run) {
       fmt::print("{}\n", table);
       std::fflush(stdout); // before what follows on standard error

@@ -92,42 +92,58 @@ class RecordedBackend : public Backend {
   }
 
   Work all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) override {
-    return record("all_reduce", {in}, [&] { return inner_->all_reduce(out, in, op); });
+    return record("all_reduce", {in}, 2 * bytes_of({in}) * others() / (others() + 1),
+                  [&] { return inner_->all_reduce(out, in, op); });
   }
   Work all_gather(const std::vector<at::Tensor>& outs, const at::Tensor& in) override {
-    return record("all_gather", {in}, [&] { return inner_->all_gather(outs, in); });
+    return record("all_gather", {in}, bytes_of({in}) * others(),
+                  [&] { return inner_->all_gather(outs, in); });
   }
   Work reduce_scatter(const at::Tensor& out, const std::vector<at::Tensor>& ins,
                       ReduceOp op) override {
-    return record("reduce_scatter", ins, [&] { return inner_->reduce_scatter(out, ins, op); });
+    return record("reduce_scatter", ins, of_others(ins),
+                  [&] { return inner_->reduce_scatter(out, ins, op); });
   }
   Work broadcast(const at::Tensor& inout, int root) override {
-    return record("broadcast", {inout}, [&] { return inner_->broadcast(inout, root); });
+    const int64_t sent = rank() == root ? bytes_of({inout}) * others() : 0;
+    return record("broadcast", {inout}, sent, [&] { return inner_->broadcast(inout, root); });
   }
   Work all_to_all(const std::vector<at::Tensor>& outs,
                   const std::vector<at::Tensor>& ins) override {
-    return record("all_to_all", ins, [&] { return inner_->all_to_all(outs, ins); });
+    return record("all_to_all", ins, of_others(ins), [&] { return inner_->all_to_all(outs, ins); });
   }
   Work send_recv(const std::vector<Transfer>& transfers) override {
     std::string call;
     std::vector<at::Tensor> tensors;
+    int64_t sent = 0;
     for (const Transfer& transfer : transfers) {
       const bool sends = transfer.kind == Transfer::Kind::kSend;
       call += fmt::format("{}{} {}", call.empty() ? "" : ", ", sends ? "send to" : "recv from",
                           transfer.peer);
       tensors.push_back(transfer.tensor);
+      if (sends) sent += bytes_of({transfer.tensor});
     }
-    return record(call, tensors, [&] { return inner_->send_recv(transfers); });
+    return record(call, tensors, sent, [&] { return inner_->send_recv(transfers); });
   }
   Work barrier() override {
-    return record("barrier", {}, [&] { return inner_->barrier(); });
+    return record("barrier", {}, 0, [&] { return inner_->barrier(); });
   }
 
  private:
-  Work record(const std::string& call, const std::vector<at::Tensor>& tensors, const auto& start) {
+  int64_t others() const { return static_cast<int64_t>(ranks().size()) - 1; }
+  /// Of tensors that belong to one rank each, those of other ranks.
+  int64_t of_others(const std::vector<at::Tensor>& tensors) const {
+    return bytes_of(tensors) - bytes_of({tensors[static_cast<size_t>(rank())]});
+  }
+
+  Work record(const std::string& call, const std::vector<at::Tensor>& tensors, int64_t sent_bytes,
+              const auto& start) {
     if (!recorder_->enabled()) return start();
-    RecordedOperation operation{
-        .group = name(), .call = call, .bytes = bytes_of(tensors), .start_s = monotonic_s()};
+    RecordedOperation operation{.group = name(),
+                                .call = call,
+                                .bytes = bytes_of(tensors),
+                                .sent_bytes = sent_bytes,
+                                .start_s = monotonic_s()};
     return Work(std::make_shared<RecordedWork>(start(), recorder_, std::move(operation)));
   }
 

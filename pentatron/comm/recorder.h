@@ -19,6 +19,9 @@ struct RecordedOperation {
   std::string group;
   std::string call;  ///< "all_reduce", "send to 3"; peers are ranks of the group
   int64_t bytes = 0; ///< of the tensors this rank reads; of a receive, those it writes
+  /// That go to other ranks if each is sent straight what it needs; a sum over ranks as a
+  /// reduce-scatter and an all-gather.
+  int64_t sent_bytes = 0;
   double start_s = 0;
   double wait_s = 0; ///< when the rank began to wait for it; end_s if it never did
   double end_s = 0;  ///< when the rank saw that it was done, or dropped the Work

@@ -212,25 +212,66 @@ at::Tensor Moe::of_all(const at::Tensor& x, const nn::ForwardContext& ctx) const
   return y + (shared.defined() ? shared : of_shared(x, ctx));
 }
 
+/// Weights of choices travel with the rows, in the accumulate type; counts or choices go ahead of
+/// them. In backward gradients of the sums leave, and those of rows and weights come back.
+nn::ExchangeCost Moe::exchange_cost(const MoeOptions& o, const nn::LayerShape& shape) {
+  const auto own = static_cast<double>(shape.own_tokens()), k = static_cast<double>(o.router.top_k),
+             element = static_cast<double>(shape.element_bytes),
+             acc = static_cast<double>(shape.acc_bytes);
+  const double row = element * static_cast<double>(o.latent > 0 ? o.latent : o.expert.hidden),
+               ranks = shape.ep * shape.etp, others = ranks - 1;
+  constexpr double kNumber = sizeof(int64_t);
+  nn::ExchangeCost cost;
+  if (ranks > 1 && shape.gathers_tokens) {
+    // The sum of one number, the number of tokens, goes to all ranks as parts and as a whole.
+    cost = {.forward_bytes =
+                others * own * (2 * row + k * (acc + kNumber)) + 2 * kNumber * others / ranks,
+            .backward_bytes = others * own * (2 * row + k * acc),
+            .forward_count = 5,
+            .backward_count = 3};
+  } else if (ranks > 1) {
+    const double rows = own * k * shape.etp * others / ranks;
+    cost = {.forward_bytes =
+                rows * (2 * row + acc) + others * kNumber * static_cast<double>(o.router.experts),
+            .backward_bytes = rows * (2 * row + acc),
+            .forward_count = 4,
+            .backward_count = 3};
+  }
+  if (shape.tp > 1 && !shape.sequence_parallel) {
+    const double bytes = (shape.tp - 1) * own * element * static_cast<double>(o.expert.hidden);
+    cost +=
+        {.forward_bytes = bytes, .backward_bytes = bytes, .forward_count = 1, .backward_count = 1};
+  }
+  return cost;
+}
+
 nn::Cost Moe::cost(const MoeOptions& o, const nn::LayerShape& shape) {
-  const int64_t t = shape.tokens, k = o.router.top_k, rows = t * k, e = o.router.experts;
-  const int64_t f = o.expert.ffn, up = o.expert.gated ? 2 * f : f, h = o.expert.hidden;
-  const int64_t width = o.latent > 0 ? o.latent : h;
+  const int64_t t = shape.tokens, own = shape.own_tokens(), k = o.router.top_k, rows = own * k,
+                e = o.router.experts;
+  const int64_t h = o.expert.hidden, width = o.latent > 0 ? o.latent : h;
+  // Of this rank's parts of experts, with equal loads.
+  const int64_t arrived = rows * shape.etp, f = o.expert.ffn / shape.etp,
+                up = o.expert.gated ? 2 * f : f;
   nn::Cost cost;
   cost.forward_gemm_flops =
-      2.0 * static_cast<double>(rows) * static_cast<double>(width) * static_cast<double>(up + f) +
-      4.0 * static_cast<double>(t) * static_cast<double>(h) * static_cast<double>(o.latent);
-  // x, the rows sent, what the experts keep of them, and the sums that leave the latent.
-  cost.saved_bytes = shape.element_bytes * (t * h + rows * (width + up + f) + t * o.latent);
-  cost.saved_bytes += shape.acc_bytes * rows; // weights
+      2.0 * static_cast<double>(arrived) * static_cast<double>(width) *
+          static_cast<double>(up + f) +
+      4.0 * static_cast<double>(own) * static_cast<double>(h) * static_cast<double>(o.latent);
+  cost.expert_exchange = exchange_cost(o, shape);
+  // x, of which own tokens are a part, the rows that arrive, what the experts keep of them, and the
+  // sums that leave the latent.
+  const int64_t x = shape.element_bytes * h * (shape.sequence_parallel ? own : t);
+  cost.saved_bytes = x + shape.element_bytes * (arrived * (width + up + f) + own * o.latent);
+  cost.saved_bytes += shape.acc_bytes * arrived; // weights
   // Of the router: logits, choices, and scores where they are of all experts. Of the dispatch: the
   // rows of tokens and the tokens of rows.
   const bool of_selected =
       o.router.score == parallel::RouterScore::kSoftmax && !o.router.score_first;
-  cost.saved_bytes += shape.acc_bytes * t * (of_selected ? e : 2 * e);
-  if (!of_selected && o.router.normalize) cost.saved_bytes += shape.acc_bytes * t;
-  cost.saved_bytes += static_cast<int64_t>(sizeof(int64_t)) * 3 * rows;
-  cost.bytes_of(nn::Part::kMoeActivation) = shape.element_bytes * rows * f;
+  cost.saved_bytes += shape.acc_bytes * own * (of_selected ? e : 2 * e);
+  if (!of_selected && o.router.normalize) cost.saved_bytes += shape.acc_bytes * own;
+  const int64_t places = shape.gathers_tokens ? shape.ep * arrived : arrived;
+  cost.saved_bytes += static_cast<int64_t>(sizeof(int64_t)) * (rows + arrived + places);
+  cost.bytes_of(nn::Part::kMoeActivation) = shape.element_bytes * arrived * f;
   if (o.shared) {
     cost += Mlp::cost(*o.shared, shape);
     cost.saved_bytes -= shape.element_bytes * t * h; // x again
@@ -240,7 +281,7 @@ nn::Cost Moe::cost(const MoeOptions& o, const nn::LayerShape& shape) {
         std::exchange(cost.bytes_of(nn::Part::kMlp), 0) + gate;
     cost.flops_of(nn::Part::kSharedExperts) = std::exchange(cost.flops_of(nn::Part::kMlp), 0);
   }
-  cost.bytes_of(nn::Part::kMoe) = cost.saved_bytes - shape.element_bytes * t * h;
+  cost.bytes_of(nn::Part::kMoe) = cost.saved_bytes - x;
   cost.flops_of(nn::Part::kMoe) = cost.forward_gemm_flops;
   return cost;
 }

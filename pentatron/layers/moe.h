@@ -52,6 +52,7 @@ class Moe {
   static nn::Cost cost(const MoeOptions& options, const nn::LayerShape& shape);
 
  private:
+  static nn::ExchangeCost exchange_cost(const MoeOptions& options, const nn::LayerShape& shape);
   at::Tensor of_experts(const parallel::Dispatch::Arrived& arrived,
                         const parallel::Dispatch& dispatch, const nn::ForwardContext& ctx) const;
   /// The variant of each row that has arrived [R] int64 on the CPU; undefined: none has one.

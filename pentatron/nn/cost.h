@@ -21,11 +21,31 @@ struct LayerShape {
   int tp = 1;
   int64_t memory_tokens = 0;   ///< that cross-attention sees
   int64_t crossed_lengths = 0; ///< sum over documents of length * length in the memory
+  bool sequence_parallel = false;
+  int ep = 1, etp = 1;         ///< ranks that experts lie on, and ranks that split each
+  bool gathers_tokens = false; ///< parallel.moe_token_dispatcher_type=allgather
+
+  /// Tokens that a tensor rank routes to experts.
+  int64_t own_tokens() const { return (tokens + tp - 1) / tp; }
 };
 
 struct CollectiveCost {
   int64_t bytes = 0; ///< that each rank contributes
   int count = 0;     ///< forward and backward together
+};
+
+/// What carries tokens to experts and back, if all experts have equal loads.
+struct ExchangeCost {
+  double forward_bytes = 0, backward_bytes = 0; ///< that a rank sends to other ranks
+  int forward_count = 0, backward_count = 0;    ///< of collectives
+
+  ExchangeCost& operator+=(const ExchangeCost& other) {
+    forward_bytes += other.forward_bytes;
+    backward_bytes += other.backward_bytes;
+    forward_count += other.forward_count;
+    backward_count += other.backward_count;
+    return *this;
+  }
 };
 
 /// Forward and backward of one microbatch. FLOPs: a multiply-add counts 2; only matrix products
@@ -38,6 +58,7 @@ struct Cost {
   std::array<int64_t, kNumParts> part_bytes = {}; ///< of saved_bytes, those that a part frees
   std::array<double, kNumParts> part_flops = {};  ///< of forward, those that it computes again
   CollectiveCost tp_all_reduce = {};
+  ExchangeCost expert_exchange = {};
 
   int64_t& bytes_of(Part part) { return part_bytes[static_cast<size_t>(part)]; }
   double& flops_of(Part part) { return part_flops[static_cast<size_t>(part)]; }
@@ -60,6 +81,7 @@ struct Cost {
     }
     tp_all_reduce.bytes += other.tp_all_reduce.bytes;
     tp_all_reduce.count += other.tp_all_reduce.count;
+    expert_exchange += other.expert_exchange;
     return *this;
   }
 

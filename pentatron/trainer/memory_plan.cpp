@@ -182,6 +182,11 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
     shape.element_bytes = static_cast<int64_t>(types.element);
     shape.acc_bytes = static_cast<int64_t>(types.acc);
     shape.tp = where.at("tp").size;
+    shape.sequence_parallel = run.parallel.sequence_parallel;
+    shape.ep = where.at("ep").size;
+    shape.etp = where.at("etp").size;
+    shape.gathers_tokens =
+        run.parallel.moe_token_dispatcher_type == parallel::DispatchKind::kAllGather;
   }
   const auto by_token = [&](int64_t bytes) {
     return static_cast<double>(bytes) / static_cast<double>(tokens);

@@ -29,6 +29,7 @@ TraceSlice slice_of(const comm::RecordedOperation& operation) {
           .notes = {{"group", operation.group},
                     {"operation", operation.call},
                     {"bytes", operation.bytes},
+                    {"sent_bytes", operation.sent_bytes},
                     {"waited_us", 1e6 * (operation.end_s - operation.wait_s)}}};
 }
 

@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
+#include <fmt/format.h>
+
 #include "pentatron/base/format.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/recorder.h"
@@ -15,7 +17,8 @@ using testing::ElementsAre;
 std::vector<std::string> calls_of(const std::vector<RecordedOperation>& operations) {
   std::vector<std::string> calls;
   for (const RecordedOperation& operation : operations)
-    calls.push_back(operation.group + " " + operation.call + " " + std::to_string(operation.bytes));
+    calls.push_back(fmt::format("{} {} {} {}", operation.group, operation.call, operation.bytes,
+                                operation.sent_bytes));
   return calls;
 }
 
@@ -30,18 +33,24 @@ TEST(Recorder, SeesEveryOperationOfAGroupAndOfItsParts) {
     all_gather(x, 0, pair);
     reduce_scatter(x, 0, pair);
     broadcast_(x, 1, pair);
-    all_to_all_rows(x, {4, 4}, {4, 4}, pair);
+    if (pair.rank() == 0) {
+      all_to_all_rows(x, {2, 6}, {2, 2}, pair);
+    } else {
+      all_to_all_rows(x, {2, 6}, {6, 6}, pair);
+    }
     if (pair.rank() == 0) {
       send(x, 1, pair);
     } else {
       recv(x, 0, pair);
     }
     barrier(world);
-    const std::string transfer = pair.rank() == 0 ? "pair send to 1 32" : "pair recv from 0 32";
-    EXPECT_THAT(calls_of(recorder->take()),
-                ElementsAre("world all_reduce 32", "pair all_gather 32", "pair reduce_scatter 32",
-                            "pair broadcast 32", "pair all_to_all 32", transfer,
-                            "world barrier 0"));
+    const bool first = pair.rank() == 0;
+    EXPECT_THAT(
+        calls_of(recorder->take()),
+        ElementsAre("world all_reduce 32 48", "pair all_gather 32 32", "pair reduce_scatter 32 16",
+                    first ? "pair broadcast 32 0" : "pair broadcast 32 32",
+                    first ? "pair all_to_all 32 24" : "pair all_to_all 32 8",
+                    first ? "pair send to 1 32 32" : "pair recv from 0 32 0", "world barrier 0 0"));
     EXPECT_TRUE(recorder->take().empty());
     EXPECT_FLOAT_EQ(x[0].item<float>(), 4) << "and changes nothing";
   });

@@ -8,6 +8,7 @@
 
 #include "pentatron/base/safetensors.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/comm/recorder.h"
 #include "pentatron/config/config.h"
 #include "pentatron/nn/param_store.h"
 #include "pentatron/nn/saved.h"
@@ -351,6 +352,85 @@ TEST_P(MoeLayer, CostCountsTheBytesThatOperatorsKeep) {
                                  .acc_bytes = dtype == at::kDouble ? 8 : 4};
       const nn::Cost cost = Moe::cost(GetParam().options, shape);
       EXPECT_EQ(account.bytes(), cost.saved_bytes - cost.freed_bytes(parts)) << dtype;
+    }
+}
+
+/// Tensor ranks that are all ranks of experts, with equal loads.
+struct OnRanks {
+  int ranks, etp;
+  parallel::DispatchKind kind;
+  bool sequence;
+};
+std::vector<OnRanks> on_ranks() {
+  std::vector<OnRanks> all;
+  for (const auto kind : {parallel::DispatchKind::kAllToAll, parallel::DispatchKind::kAllGather})
+    for (const bool sequence : {false, true})
+      for (const auto& [ranks, etp] : {std::pair{2, 1}, {2, 2}, {4, 1}, {4, 2}, {4, 4}})
+        all.push_back({ranks, etp, kind, sequence});
+  return all;
+}
+
+/// What operators keep, and what leaves for other ranks in forward and in backward.
+TEST_P(MoeLayer, CostOnRanksCountsTheBytesThatAreKeptAndSent) {
+  constexpr int64_t kEven = 16; // tokens: as many for each expert on each rank
+  MoeOptions o = GetParam().options;
+  o.forced_balance = true;
+  for (const OnRanks& c : on_ranks())
+    for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+      SCOPED_TRACE(fmt::format("{} ranks, etp {}, {}{}", c.ranks, c.etp, config::to_string(c.kind),
+                               c.sequence ? ", sequence" : ""));
+      if (o.shared && o.shared->ffn % c.ranks != 0) continue;
+      test::run_ranks(c.ranks, [&](const comm::Group& plain) {
+        const auto recorder = std::make_shared<comm::Recorder>();
+        const comm::Group group = comm::recorded(plain, recorder);
+        // Shared experts communicate as an Mlp does, which is another count.
+        const parallel::TensorParallel tp(o.shared ? plain : group, c.sequence, false);
+        Layer layer(o, tp, {group, c.etp, {}, c.kind}, dtype);
+        test::Pass pass(kEven);
+        pass.ctx.training = true;
+        if (c.sequence) pass.layout.cut_outer(group.rank(), group.size());
+        recorder->enable(true);
+        nn::SavedTensors account;
+        const at::Tensor x =
+            pass.layout.outer(randn({kEven, kHidden}, 1)).to(dtype).clone().requires_grad_(true);
+        const at::Tensor y = [&] {
+          const nn::SavedTensorsScope accounted(account);
+          return layer.moe.forward(x, pass.ctx);
+        }();
+        const auto sent = [&](double& bytes, int& count) {
+          for (const comm::RecordedOperation& operation : recorder->take()) {
+            bytes += static_cast<double>(operation.sent_bytes);
+            ++count;
+          }
+        };
+        nn::ExchangeCost actual;
+        sent(actual.forward_bytes, actual.forward_count);
+        const int64_t kept = account.bytes();
+        y.backward(at::ones_like(y));
+        sent(actual.backward_bytes, actual.backward_count);
+
+        nn::LayerShape shape{.tokens = kEven,
+                             .element_bytes = static_cast<int64_t>(at::elementSize(dtype)),
+                             .acc_bytes = dtype == at::kDouble ? 8 : 4,
+                             .tp = c.ranks,
+                             .sequence_parallel = c.sequence,
+                             .ep = c.ranks / c.etp,
+                             .etp = c.etp,
+                             .gathers_tokens = c.kind == parallel::DispatchKind::kAllGather};
+        const nn::Cost cost = Moe::cost(o, shape);
+        nn::ExchangeCost expected = cost.expert_exchange;
+        if (o.shared && !c.sequence) { // what tensor ranks exchange was not recorded
+          shape.sequence_parallel = true;
+          expected = Moe::cost(o, shape).expert_exchange;
+        }
+        EXPECT_EQ(actual.forward_bytes, expected.forward_bytes);
+        EXPECT_EQ(actual.backward_bytes, expected.backward_bytes);
+        EXPECT_EQ(actual.forward_count, expected.forward_count);
+        EXPECT_EQ(actual.backward_count, expected.backward_count);
+        if (!o.shared || !c.sequence) {
+          EXPECT_EQ(kept, cost.saved_bytes);
+        }
+      });
     }
 }
 

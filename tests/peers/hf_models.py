@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 tf.utils.logging.disable_progress_bar()
 
 # relative to the value, to the largest element of the tensor, or of the logits
-BOUNDS = {"loss": 1e-10, "gradients": 1e-8, "fp32 logits": 2e-5, "fp32 loss": 1e-6}
+BOUNDS = {"loss": 1e-10, "logits": 2e-6, "gradients": 1e-8, "fp32 logits": 2e-5, "fp32 loss": 1e-6}
 
 GPT2 = dict(n_layer=2, n_embd=48, n_head=4, vocab_size=131, n_positions=128, initializer_range=0.05, resid_pdrop=0.0,
             embd_pdrop=0.0, attn_pdrop=0.0)
@@ -220,16 +220,34 @@ MODELS = {
     "deepseek_all_groups": deepseek_v3(n_group=4, topk_group=4, num_attention_heads=2, num_key_value_heads=2, v_head_dim=4,
                                        qk_nope_head_dim=2, qk_rope_head_dim=2, pad_token_id=7),
     "deepseek_linear": deepseek_v3(v_head_dim=40, **rope("linear", factor=2.0)),
+    "deepseek_odd": deepseek_v3(num_attention_heads=3, num_key_value_heads=3, num_hidden_layers=4, n_routed_experts=9, n_group=3, topk_group=2,
+                                num_experts_per_tok=5, first_k_dense_replace=2, n_shared_experts=3, q_lora_rank=None, kv_lora_rank=7, v_head_dim=5,
+                                qk_nope_head_dim=3, qk_rope_head_dim=4, routed_scaling_factor=0.6, norm_topk_prob=False,
+                                **rope("yarn", factor=6.0, original_max_position_embeddings=10, mscale=0.9, mscale_all_dim=0.5, beta_fast=8.0, beta_slow=2.0)),
+    "deepseek_whole_groups": deepseek_v3(n_routed_experts=12, n_group=6, topk_group=2, num_experts_per_tok=4, q_lora_rank=5, v_head_dim=22,
+                                         first_k_dense_replace=1, n_shared_experts=2, attention_bias=True, rope_interleave=False),
+    "deepseek_all_experts": deepseek_v3(n_routed_experts=5, n_group=1, topk_group=1, num_experts_per_tok=5, first_k_dense_replace=0,
+                                        routed_scaling_factor=3.0, tie_word_embeddings=True),
     "mixtral": mixtral(),
+    "mixtral_all_experts": mixtral(num_local_experts=7, num_experts_per_tok=7, head_dim=10, num_key_value_heads=4, tie_word_embeddings=True,
+                                   **rope("yarn", **YARN)),
     "mixtral_one_expert": mixtral(sliding_window=7, num_local_experts=3, num_experts_per_tok=1, num_key_value_heads=1),
     "olmoe": olmoe(num_experts_per_tok=3),
     "olmoe_normalised": olmoe(norm_topk_prob=True, attention_bias=True, num_key_value_heads=4),
+    "olmoe_all_experts": olmoe(num_experts=9, num_experts_per_tok=9, num_key_value_heads=1, tie_word_embeddings=True, **rope("linear", factor=3.0)),
     "qwen2_moe": qwen2_moe(),
+    "qwen2_moe_all_experts": qwen2_moe(num_experts=5, num_experts_per_tok=5, shared_expert_intermediate_size=17, mlp_only_layers=[1], num_hidden_layers=3,
+                                       num_key_value_heads=4, moe_intermediate_size=11, tie_word_embeddings=True, **rope("yarn", **YARN)),
     "qwen2_moe_layers": qwen2_moe(num_hidden_layers=4, decoder_sparse_step=2, norm_topk_prob=True, qkv_bias=False,
                                   use_sliding_window=True, sliding_window=9, max_window_layers=2),
     "qwen3_moe": qwen3_moe(norm_topk_prob=True),
     "qwen3_moe_dense_layer": qwen3_moe(mlp_only_layers=[0], attention_bias=True, tie_word_embeddings=True),
+    "qwen3_moe_odd": qwen3_moe(num_experts=11, num_experts_per_tok=7, decoder_sparse_step=2, num_hidden_layers=5, mlp_only_layers=[3], head_dim=6,
+                               num_key_value_heads=1, use_sliding_window=True, sliding_window=5, norm_topk_prob=False),
     "gpt_oss": gpt_oss(**rope("yarn", **YARN, truncate=False)),
+    "gpt_oss_odd": gpt_oss(num_hidden_layers=5, num_local_experts=7, num_experts_per_tok=6, sliding_window=3, head_dim=10, num_attention_heads=6,
+                           num_key_value_heads=3, intermediate_size=13, swiglu_limit=0.4, layer_types=["sliding_attention"] * 3 + ["full_attention"] * 2,
+                           **rope("yarn", **YARN, beta_fast=20.0, beta_slow=1.5, truncate=True)),
     "gpt_oss_defaults": gpt_oss(num_local_experts=3, num_experts_per_tok=3, swiglu_limit=7.0),
     "gpt_oss_layer_types": gpt_oss(attention_bias=False, num_key_value_heads=4, num_experts_per_tok=1, tie_word_embeddings=True,
                                    layer_types=["full_attention", "full_attention", "sliding_attention"], **rope("default")),
@@ -373,14 +391,14 @@ def relative(a, b):
 
 def compare(program, name, folder):
     model, loss, logits = make(name, folder)
-    fp64, _ = evaluate(program, folder, "fp64", "--grads-out", f"{folder}/grads.safetensors")
+    fp64, logits64 = evaluate(program, folder, "fp64", "--grads-out", f"{folder}/grads.safetensors")
     fp32, logits32 = evaluate(program, folder, "fp32")
     grads = load_file(f"{folder}/grads.safetensors")
     # transformers does not use the bias of an untied head.
     expected = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
     if set(grads) != set(expected):
         raise RuntimeError(f"gradients of other names: {sorted(set(grads) ^ set(expected))[:5]}")
-    return {"loss": relative(fp64, loss),
+    return {"loss": relative(fp64, loss), "logits": relative(logits64, logits),
             "gradients": max(relative(grads[key], expected[key]) for key in expected),
             "fp32 logits": relative(logits32, logits), "fp32 loss": relative(fp32, loss)}
 

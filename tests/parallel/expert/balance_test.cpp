@@ -205,6 +205,24 @@ TEST(ExpertBias, MovesTowardsEqualLoad) {
   EXPECT_TRUE(at::equal(bias, at::tensor({-0.5f, 0.5f, 0.5f, 0.5f})));
 }
 
+/// bias += rate sign(mean - count), in random steps one after the other.
+TEST(ExpertBias, IsTheSumOfTheSignsOfAllSteps) {
+  constexpr int64_t kExperts = 7;
+  const at::Tensor bias = at::zeros({kExperts}, at::kDouble);
+  std::vector<double> expected(kExperts, 0);
+  for (uint64_t step = 0; step < 50; ++step) {
+    const at::Tensor counts = (4 + randn({kExperts}, step)).round().to(at::kLong);
+    const double mean = static_cast<double>(counts.sum().item<int64_t>()) / kExperts;
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const auto count = static_cast<double>(counts[e].item<int64_t>());
+      if (count != mean) expected[static_cast<size_t>(e)] += count < mean ? 0.25 : -0.25;
+    }
+    update_expert_bias(bias, counts, 0.25);
+  }
+  for (int64_t e = 0; e < kExperts; ++e)
+    EXPECT_EQ(bias[e].item<double>(), expected[static_cast<size_t>(e)]) << e;
+}
+
 TEST(ChoiceCounts, LeaveOutPadding) {
   const at::Tensor experts = at::tensor({0, 1, 1, 2, 2, 0}, at::kLong).view({3, 2});
   EXPECT_TRUE(at::equal(choice_counts(experts, {}, 4), at::tensor({2, 2, 2, 0}, at::kLong)));
