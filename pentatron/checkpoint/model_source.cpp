@@ -15,6 +15,7 @@
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/progress.h"
 #include "pentatron/base/text.h"
+#include "pentatron/base/tokenizer_names.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/meant_checkpoints.h"
 #include "pentatron/checkpoint/sharded/folders.h"
@@ -160,23 +161,13 @@ void ModelSource::load(nn::ParamList& params, const EachParam& each, Strictness 
 namespace {
 
 bool has_usual_tokenizer(const fs::path& folder) {
-  for (const char* name :
-       {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
-    if (is_file(folder / name)) return true;
-  return is_file(folder / "vocab.json") && is_file(folder / "merges.txt");
+  return std::ranges::any_of(kTokenizerNames,
+                             [&](const char* name) { return has_tokenizer_file(folder, name); });
 }
 
-/// A single .tiktoken or .model of another name, which a folder without the usual files has as its
-/// tokenizer.
+/// The tokenizer of a folder without one of the usual names.
 std::optional<fs::path> other_tokenizer(const fs::path& folder) {
-  if (has_usual_tokenizer(folder)) return std::nullopt;
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const fs::path extension = entry.path().extension();
-    if (extension == ".tiktoken" || extension == ".model") found.push_back(entry.path());
-  }
-  return found.size() == 1 ? std::optional(found[0]) : std::nullopt;
+  return has_usual_tokenizer(folder) ? std::nullopt : only_tokenizer_file(folder, true);
 }
 
 } // namespace

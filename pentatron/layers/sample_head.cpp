@@ -75,13 +75,17 @@ at::Tensor first_tokens(const at::Tensor& x, const parallel::TensorParallel& tp,
   return y;
 }
 
-Pooler::Pooler(const nn::Scope& scope, int64_t hidden, double init_std)
-    : weight_(&scope.param("weight", {.name = {}, .shape = {hidden, hidden}},
-                           nn::Init::normal(init_std))),
-      bias_(&scope.vector("bias", hidden, nn::Init::constant(0))) {}
+Pooler::Pooler(const nn::Scope& scope, int64_t hidden, double init_std,
+               const parallel::TensorParallel& tp)
+    : dense_(scope,
+             {.in = hidden,
+              .out = hidden,
+              .init_std = init_std,
+              .of = parallel::WholeLinear::Of::kSamples},
+             tp) {}
 
 at::Tensor Pooler::forward(const at::Tensor& first, const nn::ForwardContext& ctx) const {
-  return nn::tanh(nn::linear(first, *weight_, bias_, ctx));
+  return nn::tanh(dense_.forward(first, ctx));
 }
 
 SampleHead::SampleHead(const nn::Scope& scope, const SampleHeadOptions& options)

@@ -12,6 +12,7 @@
 #include "pentatron/nn/context.h"
 #include "pentatron/nn/module.h"
 #include "pentatron/parallel/tensor/tensor_parallel.h"
+#include "pentatron/parallel/tensor/whole_linear.h"
 
 namespace pentatron::layers {
 
@@ -23,11 +24,12 @@ at::Tensor first_tokens(const at::Tensor& x, const parallel::TensorParallel& tp,
 /// tanh of a linear layer over first_tokens(). Parameters: weight [h, h], bias [h].
 class Pooler {
  public:
-  Pooler(const nn::Scope& scope, int64_t hidden, double init_std);
+  Pooler(const nn::Scope& scope, int64_t hidden, double init_std,
+         const parallel::TensorParallel& tp);
   at::Tensor forward(const at::Tensor& first, const nn::ForwardContext& ctx) const;
 
  private:
-  nn::Param *weight_, *bias_;
+  parallel::WholeLinear dense_;
 };
 
 struct SampleHeadOptions {

@@ -102,7 +102,7 @@ TEST(SampleHeads, KeepNothingOutsideTheirSlots) {
   for (const bool offloaded : {false, true}) {
     nn::ParamList params;
     nn::Scope scope(params, at::kDouble, {});
-    const Pooler pooler(scope / "pooler", kHidden, 0.1);
+    const Pooler pooler(scope / "pooler", kHidden, 0.1, {});
     const SampleHead head(scope / "head",
                           {.hidden = kHidden, .outputs = 3, .dropout = 0.2, .term = "term"});
     const nn::ResidentStore store(params, at::kCPU);

@@ -194,6 +194,19 @@ INSTANTIATE_TEST_SUITE_P(
                                 "parallel.pipeline_model_parallel_size=2 "
                                 "train.micro_batch_size=1 ddp.zero_stage=3",
                                 8, 1e-9, 2.4e-7},
+                    AdapterCase{"bert_dense_dora", "bert_masked_lm", "fp64"},
+                    AdapterCase{"bert_dense_dora", "bert_masked_lm", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.sequence_parallel=true "
+                                "parallel.pipeline_model_parallel_size=2 "
+                                "train.micro_batch_size=2 ddp.zero_stage=2",
+                                8},
+                    AdapterCase{"bert_regression", "bert_regression", "fp64"},
+                    AdapterCase{"bert_regression", "bert_regression", "fp64",
+                                "parallel.tensor_model_parallel_size=2 "
+                                "parallel.sequence_parallel=true train.micro_batch_size=2 "
+                                "ddp.zero_stage=3",
+                                4},
                     AdapterCase{"llama_tied_modules", "llama3_rope_scaling_tied", "fp64"},
                     AdapterCase{"llama_tied_modules", "llama3_rope_scaling_tied", "fp64",
                                 "parallel.tensor_model_parallel_size=2 "

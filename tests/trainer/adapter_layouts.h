@@ -65,6 +65,10 @@ inline std::vector<Work> adapter_works(const std::string& gpt2, const std::strin
                       "model.num_query_groups=2 model.ffn_hidden_size=64 "
                       "model.untie_embeddings_and_output_weights=true peft.type=dora peft.r=3 "
                       "peft.target_modules=[output,qkv]"},
+      // The same of one table, whose embedding has no adapter.
+      {"dora_tied_output", "model.num_layers=2 model.hidden_size=32 model.num_attention_heads=4 "
+                           "model.ffn_hidden_size=64 peft.type=dora peft.r=3 "
+                           "peft.target_modules=[output,proj]"},
       {"lora_bert",
        bert + " peft.type=lora peft.r=4 peft.dropout=0.1 "
               "peft.target_modules=[all-linear,embedding.word,output]",
@@ -110,6 +114,9 @@ inline std::vector<Layout> adapter_layouts() {
       {"lora_words_tp4_zero3", "lora_words", 8, tp + "4" + zero + "3" + recompute, true},
       {"lora_words_cp2", "lora_words", 2, cp + "2", true},
       {"dora_output_tp2_sp_pp2", "dora_output", 4, tp + "2" + sp + pp + "2", true},
+      {"dora_output_tp2_zero3", "dora_output", 4, tp + "2" + zero + "3" + recompute, false},
+      {"dora_tied_output_tp2_sp_pp2", "dora_tied_output", 4, tp + "2" + sp + pp + "2", true},
+      {"dora_tied_output_tp2_zero3", "dora_tied_output", 4, tp + "2" + zero + "3" + small, false},
       {"lora_bert_tp2_sp_pp2", "lora_bert", 4, tp + "2" + sp + pp + "2", true},
       {"lora_t5_tp2_pp2_dp2", "lora_t5", 8, tp + "2" + pp + "2" + zero + "3", true},
   };

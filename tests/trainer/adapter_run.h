@@ -2,12 +2,15 @@
 #pragma once
 
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "pentatron/base/json.h"
 #include "tests/trainer/tiny_run.h"
 
 namespace pentatron::trainer {
@@ -45,6 +48,19 @@ class AdapterRun : public testing::Test {
   test::Scratch scratch;
   std::filesystem::path base = std::filesystem::path(PENTATRON_TEST_DATA) / "hf_tiny/llama";
 };
+
+/// Changes the adapter_config.json of an adapter.
+inline void change_settings(const std::filesystem::path& adapter,
+                            const std::function<void(Json&)>& change) {
+  const std::filesystem::path file = adapter / "adapter_config.json";
+  Json fields = read_json(file);
+  change(fields);
+  std::filesystem::remove(file); // it may be read-only
+  std::ofstream(file) << fields.dump();
+}
+inline void change_settings(const std::filesystem::path& adapter, const char* field, Json value) {
+  change_settings(adapter, [&](Json& fields) { fields[field] = std::move(value); });
+}
 
 /// Of a run, by name.
 inline std::map<std::string, at::Tensor> adapters_of(const test::Trace& trace) {

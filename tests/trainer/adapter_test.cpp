@@ -195,10 +195,10 @@ TEST_F(AdapterRun, RefusesFieldsOfPeftThatChangeTheNumbers) {
            {"rank_pattern", {{"q_.*", 5}}, "q_proj.lora_A.weight has shape [4, 48]"},
            {"a_new_field", 3, "a_new_field=3"},
            {"r", 5, "has shape [4, 48] instead of [5, 48]"}}) {
-    Json changed = plain;
-    changed[key] = value;
-    fs::remove(adapter / "adapter_config.json");
-    std::ofstream(adapter / "adapter_config.json") << changed.dump();
+    change_settings(adapter, [&](Json& fields) {
+      fields = plain;
+      fields[key] = value;
+    });
     const std::string message = message_of([&] {
       const std::vector<std::string> keys = {"checkpoint.load=hf:" + base.string(),
                                              "peft.load=" + adapter.string(),
@@ -255,16 +255,11 @@ TEST_F(AdapterRun, OneOfTwoCopiesOfATiedWeightIsRefused) {
   fs::copy(data / "peft_curves/llama_tied_modules", adapter);
   const auto model = checkpoint::open_model((data / "hf_tiny/llama3_rope_scaling_tied").string());
   EXPECT_EQ(checkpoint::read_adapter(adapter, *model).whole.size(), 1u);
-  Json config = read_json(adapter / "adapter_config.json");
-  config["ensure_weight_tying"] = false;
-  fs::remove(adapter / "adapter_config.json");
-  std::ofstream(adapter / "adapter_config.json") << config.dump();
+  change_settings(adapter, "ensure_weight_tying", false);
   EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
               AllOf(HasSubstr("without ensure_weight_tying"), HasSubstr("\n  try: ")));
   for (const Json& saved : {Json({"lm_head"}), Json({"lm_head", "embed_tokens"})}) {
-    config["modules_to_save"] = saved;
-    fs::remove(adapter / "adapter_config.json");
-    std::ofstream(adapter / "adapter_config.json") << config.dump();
+    change_settings(adapter, "modules_to_save", saved);
     EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
                 HasSubstr("modules_to_save has lm_head without ensure_weight_tying"));
     base = data / "hf_tiny/llama3_rope_scaling_tied";
@@ -360,12 +355,9 @@ TEST_F(AdapterRun, ModulesOfPeftContainOthers) {
   test::run(config({"train.train_iters=1", "peft.modules_to_save=[layers.1.mlp]", save(),
                     "checkpoint.export_hf=true"}));
   const fs::path adapter = fs::path(scratch / "ck") / "adapter";
-  Json fields = read_json(adapter / "adapter_config.json");
   const auto model = checkpoint::open_model(base.string());
   const checkpoint::Adapter listed = checkpoint::read_adapter(adapter, *model);
-  fields["modules_to_save"] = {"1.mlp"};
-  fs::remove(adapter / "adapter_config.json");
-  std::ofstream(adapter / "adapter_config.json") << fields.dump();
+  change_settings(adapter, "modules_to_save", {"1.mlp"});
   const checkpoint::Adapter whole = checkpoint::read_adapter(adapter, *model);
   ASSERT_EQ(whole.whole.size(), 2u);
   for (const auto& [name, tensor] : listed.tensors)
@@ -379,17 +371,15 @@ TEST_F(AdapterRun, ModulesOfPeftContainOthers) {
 TEST_F(AdapterRun, PatternsMayBeRegularExpressions) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
   fs::copy(data / "peft_curves/mixtral_experts", adapter);
-  const Json plain = read_json(adapter / "adapter_config.json");
   const auto model = checkpoint::open_model((data / "hf_tiny/mixtral").string());
   const checkpoint::Adapter before = checkpoint::read_adapter(adapter, *model);
-  Json changed = plain;
-  const double alpha = plain["lora_alpha"].get<double>(), r = plain["r"].get<double>();
-  changed["r"] = 17;
-  changed["lora_alpha"] = 18;
-  changed["rank_pattern"] = {{".*\\.(gate_up|down)_proj", r}, {".*[qvo]_proj", r}};
-  changed["alpha_pattern"] = {{".*\\.gate_up_proj", 4 * alpha}, {"([qvo]|down)_proj", alpha}};
-  fs::remove(adapter / "adapter_config.json");
-  std::ofstream(adapter / "adapter_config.json") << changed.dump();
+  change_settings(adapter, [](Json& fields) {
+    const double alpha = fields["lora_alpha"].get<double>(), r = fields["r"].get<double>();
+    fields["r"] = 17;
+    fields["lora_alpha"] = 18;
+    fields["rank_pattern"] = {{".*\\.(gate_up|down)_proj", r}, {".*[qvo]_proj", r}};
+    fields["alpha_pattern"] = {{".*\\.gate_up_proj", 4 * alpha}, {"([qvo]|down)_proj", alpha}};
+  });
   const checkpoint::Adapter after = checkpoint::read_adapter(adapter, *model);
   ASSERT_EQ(after.modules.size(), before.modules.size());
   int wider = 0;
@@ -410,10 +400,10 @@ TEST_F(AdapterRun, ModulesChosenByRulesAreThoseInTheFile) {
   const Json plain = read_json(adapter / "adapter_config.json");
   const auto model = checkpoint::open_model((data / "hf_tiny/llama").string());
   const auto read = [&](const std::string& key, const Json& value) {
-    Json changed = plain;
-    changed[key] = value;
-    fs::remove(adapter / "adapter_config.json");
-    std::ofstream(adapter / "adapter_config.json") << changed.dump();
+    change_settings(adapter, [&](Json& fields) {
+      fields = plain;
+      fields[key] = value;
+    });
     return checkpoint::read_adapter(adapter, *model);
   };
   const checkpoint::Adapter listed = read("target_modules", plain["target_modules"]);
@@ -445,10 +435,7 @@ TEST_F(AdapterRun, ModulesChosenByRulesAreThoseInTheFile) {
 TEST_F(AdapterRun, RefusesDoraOfExperts) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
   fs::copy(data / "peft_curves/mixtral_experts", adapter);
-  Json config = read_json(adapter / "adapter_config.json");
-  config["use_dora"] = true;
-  fs::remove(adapter / "adapter_config.json");
-  std::ofstream(adapter / "adapter_config.json") << config.dump();
+  change_settings(adapter, "use_dora", true);
   const auto model = checkpoint::open_model((data / "hf_tiny/mixtral").string());
   EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
               AllOf(HasSubstr("is a DoRA adapter of experts"),

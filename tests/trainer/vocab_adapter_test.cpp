@@ -4,13 +4,12 @@
 
 #include <ATen/ATen.h>
 
-#include <fstream>
 #include <set>
 
-#include "pentatron/base/json.h"
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/tensor_io.h"
+#include "pentatron/trainer/evaluate_hf.h"
 #include "tests/trainer/adapter_run.h"
 
 namespace pentatron::trainer {
@@ -91,10 +90,7 @@ TEST_F(VocabAdapterRun, WhatIsNoNumberAndAdaptersOfNoRankAreRefused) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
   fs::copy(data / "peft_curves/llama_lm_head", adapter);
   const auto model = checkpoint::open_model(base.string());
-  Json fields = read_json(adapter / "adapter_config.json");
-  fields["r"] = 0;
-  fs::remove(adapter / "adapter_config.json");
-  std::ofstream(adapter / "adapter_config.json") << fields.dump();
+  change_settings(adapter, "r", 0);
   EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
               AllOf(HasSubstr("has rank 0"), HasSubstr("try: an adapter with r of at least 1")));
   fs::remove_all(adapter);
@@ -116,11 +112,10 @@ TEST_F(VocabAdapterRun, WhatIsNoNumberAndAdaptersOfNoRankAreRefused) {
 TEST_F(VocabAdapterRun, AnAdapterForBothTiedLayersIsReadAsTwo) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
   fs::copy(data / "peft_curves/gemma2_tied_both", adapter);
-  Json fields = read_json(adapter / "adapter_config.json");
-  fields["ensure_weight_tying"] = true;
-  fields["target_modules"] = {"model.embed_tokens", "q_proj"};
-  fs::remove(adapter / "adapter_config.json");
-  std::ofstream(adapter / "adapter_config.json") << fields.dump();
+  change_settings(adapter, [](Json& fields) {
+    fields["ensure_weight_tying"] = true;
+    fields["target_modules"] = {"model.embed_tokens", "q_proj"};
+  });
   const std::string gemma2 = (data / "hf_tiny/gemma2").string();
   const auto model = checkpoint::open_model(gemma2);
   const checkpoint::Adapter read = checkpoint::read_adapter(adapter, *model),
@@ -135,14 +130,35 @@ TEST_F(VocabAdapterRun, AnAdapterForBothTiedLayersIsReadAsTwo) {
                     HasSubstr("try: peft.load")));
 }
 
+/// The output layer has the rank of the embedding, and the scale of its own rank and alpha.
+TEST_F(VocabAdapterRun, ATiedAdapterWithPatternsHasTheLogitsOfPeft) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = data / "peft_curves/gemma2_tied_adapter",
+                 logits = scratch / "logits.safetensors";
+  const std::string with =
+      (data / "hf_tiny/gemma2").string() + std::string(checkpoint::kWithAdapter);
+  const auto gap = [&](const fs::path& from) {
+    evaluate_hf({.model = with + from.string(),
+                 .batches = adapter / "logits.safetensors",
+                 .logits_out = logits,
+                 .dtype = Precision::kFp64});
+    const SafetensorsFile ours(logits), theirs(adapter / "logits.safetensors");
+    return (checkpoint::to_tensor(ours.at("logits")) - checkpoint::to_tensor(theirs.at("logits")))
+        .abs()
+        .max()
+        .item<double>();
+  };
+  EXPECT_LT(gap(adapter), 2e-6);
+  const fs::path other = scratch / "other";
+  fs::copy(adapter, other);
+  change_settings(other, [](Json& fields) { fields["alpha_pattern"].erase("lm_head"); });
+  EXPECT_GT(gap(other), 0.01);
+}
+
 /// ensure_weight_tying says nothing of a model with two tables.
 TEST_F(VocabAdapterRun, AnAdapterThatWouldTieAnUntiedModelTrains) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
   fs::copy(data / "peft_curves/llama_embed_tokens", adapter);
-  Json fields = read_json(adapter / "adapter_config.json");
-  fields["ensure_weight_tying"] = true;
-  fs::remove(adapter / "adapter_config.json");
-  std::ofstream(adapter / "adapter_config.json") << fields.dump();
+  change_settings(adapter, "ensure_weight_tying", true);
   const auto losses = [&](const fs::path& from) {
     return test::run(config({"train.train_iters=2", "peft.r=3", "peft.load=" + from.string()}))
         .steps.at(1)["loss"];

@@ -219,6 +219,20 @@ class MergedSource final : public ModelSource {
   bool untied_ = false; ///< the base's output layer is its embedding
 };
 
+/// As PEFT does: the output layer has the embedding's matrices, whatever its own rank is, and the
+/// scale of its own rank and alpha.
+void tie_adapters(Adapter& adapter) {
+  const auto of = [&](nn::AdaptedUse use) {
+    return std::ranges::find_if(adapter.modules,
+                                [&](const AdaptedModule& one) { return one.module.use == use; });
+  };
+  const auto words = of(nn::AdaptedUse::kEmbedding), output = of(nn::AdaptedUse::kOutput);
+  if (words == adapter.modules.end() || output == adapter.modules.end()) return;
+  output->rank = words->rank;
+  const auto rank = static_cast<double>(output->rank);
+  output->alpha = output->scale * (adapter.settings.use_rslora ? std::sqrt(rank) : rank);
+}
+
 } // namespace
 
 std::string to_json(const AdapterBase& base) {
@@ -295,6 +309,8 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
                            "adapter of {}",
                            where.string(), what, one.module.hf, what);
       }
+  if (!base.config().untie_embeddings_and_output_weights && ties_adapters(where))
+    tie_adapters(adapter);
   read_peft_tensors(where, adapter);
   check_copies(where, adapter, base);
   return adapter;

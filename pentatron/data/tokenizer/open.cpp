@@ -11,6 +11,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/text.h"
+#include "pentatron/base/tokenizer_names.h"
 #include "pentatron/data/tokenizer/gguf_tokenizer.h"
 #include "pentatron/data/tokenizer/hugging_face.h"
 #include "pentatron/data/tokenizer/sentencepiece.h"
@@ -25,8 +26,6 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
 
 constexpr size_t kMaxStem = 100; // of a name that is kept
-constexpr const char* kSentencePieceNames[] = {"tokenizer.model", "spiece.model",
-                                               "sentencepiece.bpe.model"};
 constexpr const char* kWhatIsATokenizer =
     "tokenizer.json, a .model, .tiktoken or .gguf file, or a folder that contains one";
 
@@ -71,24 +70,13 @@ fs::path of_checkpoint(const fs::path& folder) {
 /// The file that names the tokenizer of a folder.
 fs::path find_file(const fs::path& folder, FileType type) {
   std::vector<const char*> names;
-  if (type == FileType::kAuto || type == FileType::kHuggingFace) names.push_back("tokenizer.json");
-  if (type == FileType::kAuto || type == FileType::kGpt2) names.push_back("vocab.json");
-  if (type == FileType::kAuto || type == FileType::kSentencePiece || type == FileType::kTiktoken) {
-    names.insert(names.end(), std::begin(kSentencePieceNames), std::end(kSentencePieceNames));
-  }
-  for (const char* name : names) {
-    if (!is_file(folder / name)) continue;
-    if (std::string_view(name) == "vocab.json" && !is_file(folder / "merges.txt")) continue;
-    return folder / name;
-  }
-  std::vector<fs::path> others;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string extension = entry.path().extension().string();
-    if (extension == ".tiktoken" || (extension == ".model" && names.size() > 1))
-      others.push_back(entry.path());
-  }
-  if (others.size() == 1) return others[0];
+  if (type == FileType::kAuto || type == FileType::kHuggingFace) names.push_back(kTokenizerJson);
+  if (type == FileType::kAuto || type == FileType::kGpt2) names.push_back(kGpt2Vocabulary);
+  if (type == FileType::kAuto || type == FileType::kSentencePiece || type == FileType::kTiktoken)
+    names.insert(names.end(), kSentencePieceNames.begin(), kSentencePieceNames.end());
+  for (const char* name : names)
+    if (has_tokenizer_file(folder, name)) return folder / name;
+  if (const auto only = only_tokenizer_file(folder, names.size() > 1)) return *only;
   raise<DataError>("{} contains no tokenizer\n  try: a folder with tokenizer.json, vocab.json and "
                    "merges.txt, tokenizer.model, or one .tiktoken file; or the file itself",
                    folder.string());
@@ -147,7 +135,7 @@ std::shared_ptr<const Tokenizer> make(const fs::path& file, const OpenOptions& o
   case FileType::kHuggingFace:
     return make_hugging_face(json, {.eod = eod});
   case FileType::kGpt2: {
-    const fs::path merges = file.parent_path() / "merges.txt";
+    const fs::path merges = file.parent_path() / kGpt2Merges;
     if (!is_file(merges))
       raise<DataError>("{} is neither a tokenizer.json, because it has no `model`, nor a "
                        "vocab.json with a merges.txt beside it\n  try: {}",
@@ -238,9 +226,9 @@ std::string name_in_folder(const fs::path& file, const std::string& text, FileTy
     type = type_of(file, text, extension == ".json" ? read_json(file) : Json());
   switch (type) {
   case FileType::kGpt2:
-    return "vocab.json";
+    return kGpt2Vocabulary;
   case FileType::kSentencePiece:
-    return std::ranges::find(kSentencePieceNames, name) == std::end(kSentencePieceNames)
+    return std::ranges::find(kSentencePieceNames, name) == kSentencePieceNames.end()
                ? kSentencePieceNames[0]
                : name;
   case FileType::kTiktoken: // whose name tells which one it is
@@ -250,7 +238,7 @@ std::string name_in_folder(const fs::path& file, const std::string& text, FileTy
       if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-') c = '_';
     return name + ".tiktoken";
   default:
-    return "tokenizer.json";
+    return kTokenizerJson;
   }
 }
 
@@ -267,14 +255,14 @@ std::vector<TokenizerFile> tokenizer_files(const OpenOptions& given) {
   const fs::path file = found(given).path;
   if (is_gguf(file)) {
     const GgufFile gguf(file);
-    return {{"tokenizer.json", gguf_tokenizer_files(gguf.metadata()).at("tokenizer.json")}};
+    return {{kTokenizerJson, gguf_tokenizer_files(gguf.metadata()).at(kTokenizerJson)}};
   }
   std::string text = read_text(file);
   std::vector<TokenizerFile> files;
   files.push_back({name_in_folder(file, text, given.type), std::move(text)});
-  const fs::path merges = file.parent_path() / "merges.txt";
-  if (files[0].name == "vocab.json" && is_file(merges))
-    files.push_back({"merges.txt", read_text(merges)});
+  const fs::path merges = file.parent_path() / kGpt2Merges;
+  if (files[0].name == kGpt2Vocabulary && is_file(merges))
+    files.push_back({kGpt2Merges, read_text(merges)});
   return files;
 }
 
@@ -284,7 +272,7 @@ std::vector<TokenizerFile> files_beside_tokenizer(const OpenOptions& given) {
   if (is_gguf(file)) {
     const GgufFile gguf(file);
     for (auto& [name, text] : gguf_tokenizer_files(gguf.metadata()))
-      if (name != "tokenizer.json") files.push_back({name, std::move(text)});
+      if (name != kTokenizerJson) files.push_back({name, std::move(text)});
     return files;
   }
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",

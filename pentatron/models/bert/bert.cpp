@@ -95,15 +95,11 @@ class MaskedLmHead {
   MaskedLmHead(const nn::Scope& scope, const ModelConfig& config, nn::Param& words,
                const parallel::TensorParallel& tp, const parallel::VocabAdapters& adapters)
       : activation_(layer_options(config, 0).mlp.activation),
-        weight_(&scope.param("dense.weight",
-                             {.name = {},
-                              .shape = {config.hidden_size, config.hidden_size},
-                              .placements = parallel::token_wise(tp)},
-                             nn::Init::normal(config.init_method_std))),
-        dense_bias_(&scope.param(
-            "dense.bias",
-            {.name = {}, .shape = {config.hidden_size}, .placements = parallel::token_wise(tp)},
-            nn::Init::constant(0))),
+        dense_(scope / "dense",
+               {.in = config.hidden_size,
+                .out = config.hidden_size,
+                .init_std = config.init_method_std},
+               tp),
         norm_(scope / "norm", config.hidden_size, norm_options(config), tp),
         head_(words,
               &scope.param("bias", parallel::vocab_bias_spec(config.vocab_size),
@@ -111,13 +107,13 @@ class MaskedLmHead {
               tp, 0, adapters) {}
   const parallel::VocabHead& vocabulary() const { return head_; }
   at::Tensor transform(const at::Tensor& x, const nn::ForwardContext& ctx) const {
-    const at::Tensor y = nn::linear(x, *weight_, dense_bias_, ctx);
+    const at::Tensor y = dense_.forward(x, ctx);
     return norm_.forward(nn::activation(y, activation_, /*gated=*/false), ctx);
   }
 
  private:
   kernels::Activation activation_;
-  nn::Param *weight_, *dense_bias_;
+  parallel::WholeLinear dense_;
   layers::Norm norm_;
   parallel::VocabHead head_;
 };
@@ -277,7 +273,8 @@ std::unique_ptr<nn::Segment> Bert::make_head() {
         scope / "lm_head", config_, output, build_.tp,
         parallel::VocabAdapters(scope / kOutputModule, output, nn::AdaptedUse::kOutput));
   }
-  if (config_.pools()) parts.pooler.emplace(scope / "pooler", h, config_.init_method_std);
+  if (config_.pools())
+    parts.pooler.emplace(scope / "pooler", h, config_.init_method_std, build_.tp);
   const auto sample_head = [&](const char* name, int64_t outputs, double dropout,
                                const char* term) {
     return layers::SampleHead(scope / name,

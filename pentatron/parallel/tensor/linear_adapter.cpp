@@ -18,6 +18,27 @@ namespace pentatron::parallel {
 
 using nn::Placement;
 
+namespace {
+
+bool is_whole(LinearAdapter::Split split) {
+  return split == LinearAdapter::Split::kWholeOfTokens ||
+         split == LinearAdapter::Split::kWholeOfSamples;
+}
+
+/// Of the layer's input.
+nn::Rows rows_of(LinearAdapter::Split split) {
+  switch (split) {
+  case LinearAdapter::Split::kColumns:
+    return nn::Rows::kAllTokens;
+  case LinearAdapter::Split::kWholeOfSamples:
+    return nn::Rows::kSamples;
+  default:
+    return nn::Rows::kOuter;
+  }
+}
+
+} // namespace
+
 std::shared_ptr<const LinearAdapter> LinearAdapter::make(const nn::Scope& scope, nn::Param& weight,
                                                          Split split, const TensorParallel& tp) {
   weight.adaptable |= static_cast<uint8_t>(nn::AdaptedUse::kLinear);
@@ -83,14 +104,14 @@ at::Tensor LinearAdapter::merged(const nn::Param& weight) const {
 LinearAdapter::LinearAdapter(const nn::Scope& scope, const nn::Param& weight,
                              const nn::AdapterPlan& plan, Split split, TensorParallel tp,
                              const std::string& name_end)
-    : tp_(std::move(tp)), split_(split), weight_name_(weight.name()), dropout_(plan.dropout),
-      dora_(plan.dora) {
+    : tp_(is_whole(split) ? TensorParallel() : std::move(tp)), split_(split),
+      weight_name_(weight.name()), dropout_(plan.dropout), dora_(plan.dora) {
   const std::vector<nn::AdaptedPart>& parts = plan.weights.find(weight.name())->second;
   const bool by_rows = split == Split::kRows;
   const nn::ShardSpec& whole = weight.spec();
   const auto add = [&](const std::string& what, nn::ShardSpec spec,
                        std::map<std::string, Placement> placements, nn::Init init) {
-    spec.placements = std::move(placements);
+    spec.placements = is_whole(split) ? whole.placements : std::move(placements);
     nn::Param& param = scope.param(what + name_end, std::move(spec), init);
     param.adapter = true;
     return &param;
@@ -226,11 +247,9 @@ at::Tensor LinearAdapter::forward(const at::Tensor& x, const nn::Param& weight,
   {
     const nn::NoAutograd guard;
     const at::Tensor input = x.detach();
-    if (dropout.p > 0)
-      saved[2] = nn::dropout_rows(split_ == Split::kRows ? nn::Rows::kOuter : nn::Rows::kAllTokens,
-                                  *ctx.layout);
+    if (dropout.p > 0) saved[2] = nn::dropout_rows(rows_of(split_), *ctx.layout);
     at::Tensor z = down(input, dropout, saved[2]);
-    if (split_ == Split::kRows) {
+    if (split_ != Split::kColumns) {
       const int64_t tokens = input.size(0) * (tp_.sequence ? tp_.size() : 1);
       y = at::empty({tokens, weight.shape()[0]}, input.options());
       const bool early = bias != nullptr && !dora_;
@@ -264,9 +283,9 @@ at::Tensor LinearAdapter::forward(const at::Tensor& x, const nn::Param& weight,
              [this, &weight, dropout](auto&& grads, nn::Saved& kept) {
                const nn::NoAutograd guard;
                const at::Tensor dy = grads[0].contiguous();
-               return std::vector<at::Tensor>{split_ == Split::kRows
-                                                  ? rows_backward(dy, kept, weight, dropout)
-                                                  : columns_backward(dy, kept, weight, dropout)};
+               return std::vector<at::Tensor>{split_ == Split::kColumns
+                                                  ? columns_backward(dy, kept, weight, dropout)
+                                                  : rows_backward(dy, kept, weight, dropout)};
              });
   return y;
 }

@@ -1,5 +1,6 @@
-/// Low-rank adapters (LoRA, DoRA) for the frozen weight of a linear layer that is split over the tp
-/// axis. A layer with an adapter delegates its forward pass to it; see nn/adapter.h.
+/// Low-rank adapters (LoRA, DoRA) for the frozen weight of a linear layer, split over the tp axis
+/// or whole on every rank. A layer with an adapter delegates its forward pass to it; see
+/// nn/adapter.h.
 ///
 ///   LoRA  y = x W^T + b, and for each adapted part P: y[:, P] += s (dropout(x) A_P^T) B_P^T
 ///   DoRA  the same before the bias, then y[:, P] *= m / ||W_P + s B_P A_P|| (norm of each row,
@@ -10,7 +11,7 @@
 /// Placement over tp: if the weight is split by rows, A is Partial, and B and the magnitudes are
 /// split like the weight. If the weight is split by columns, A is split like the weight, B is
 /// Partial, because each rank multiplies it with the product of its own columns, and the magnitudes
-/// are token-wise.
+/// are token-wise. If the weight is whole, all lie as it does.
 /// Collectives beyond those of the layer: under sequence parallel, of a weight split by rows, the
 /// all-gather of x A^T and the reduce-scatter of its gradient [T, ranks]; with DoRA, of a weight
 /// split by columns, an all-reduce of the squared norms [out].
@@ -39,8 +40,9 @@ at::Tensor norms_to_divide_by(const at::Tensor& squares);
 
 class LinearAdapter {
  public:
-  /// What the weight is split by.
-  enum class Split : uint8_t { kRows, kColumns };
+  /// What the weight is split by. A whole one is applied to the rank's own tokens, or to a row for
+  /// each sample, without collectives.
+  enum class Split : uint8_t { kRows, kColumns, kWholeOfTokens, kWholeOfSamples };
 
   /// Null if the scope's plan has no entry for the weight. Marks the weight as one that takes
   /// adapters.

@@ -307,9 +307,8 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
     if (rows.defined()) pass.labels = labels.index_select(0, rows);
     pass.losses = at::empty({pass.h.size(0)}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
     if (pass.with_gradient) pass.dh = at::empty_like(pass.h);
-    std::optional<VocabAdapter::Pass> adapting;
-    if (adapter != nullptr)
-      pass.adapter = &adapting.emplace(*adapter, *weight_, rows, ctx, pass.with_gradient);
+    std::optional<VocabAdapter::Pass> adapting = adapter_pass(rows, ctx, pass.with_gradient);
+    if (adapting) pass.adapter = &*adapting;
     run_chunks(pass);
     if (pass.with_gradient) {
       dh = rows.defined() ? at::zeros_like(all).index_copy_(0, rows, pass.dh) : pass.dh;
@@ -339,7 +338,8 @@ at::Tensor VocabHead::logits(const at::Tensor& h, const at::Tensor& rows,
                              const nn::ForwardContext& ctx) const {
   const nn::NoAutograd guard;
   const at::Tensor all = gathered_tokens(h, tp_);
-  return whole_logits(rows.defined() ? all.index_select(0, rows) : all, rows, ctx);
+  std::optional<VocabAdapter::Pass> adapting = adapter_pass(rows, ctx, false);
+  return whole_logits(rows.defined() ? all.index_select(0, rows) : all, rows, adapting, 0, ctx);
 }
 
 void VocabHead::score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx) const {
@@ -352,11 +352,12 @@ void VocabHead::score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx)
   const int64_t chunk = std::max<int64_t>(1, kChunkBytes / row_bytes);
   const at::Tensor log_probs = at::empty({labels.numel()}, acc);
   const at::Tensor hits = at::empty({labels.numel()}, h.options().dtype(at::kBool));
+  std::optional<VocabAdapter::Pass> adapting = adapter_pass(rows, ctx, false);
   for (int64_t begin = 0; begin < labels.numel(); begin += chunk) {
     const int64_t count = std::min(chunk, labels.numel() - begin);
     const at::Tensor label = labels.narrow(0, begin, count);
-    const at::Tensor logits =
-        whole_logits(all.narrow(0, begin, count), rows.narrow(0, begin, count), ctx);
+    const at::Tensor logits = whole_logits(all.narrow(0, begin, count),
+                                           rows.narrow(0, begin, count), adapting, begin, ctx);
     hits.narrow(0, begin, count).copy_(logits.argmax(1) == label);
     log_probs.narrow(0, begin, count)
         .copy_(at::log_softmax(logits, 1).gather(1, label.unsqueeze(1)).squeeze(1));
@@ -365,15 +366,22 @@ void VocabHead::score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx)
   ctx.deposit(nn::kTokenHits, hits);
 }
 
-at::Tensor VocabHead::whole_logits(const at::Tensor& all, const at::Tensor& rows,
+std::optional<VocabAdapter::Pass> VocabHead::adapter_pass(const at::Tensor& rows,
+                                                          const nn::ForwardContext& ctx,
+                                                          bool with_gradient) const {
+  if (adapters_.adapter == nullptr) return std::nullopt;
+  return VocabAdapter::Pass(*adapters_.adapter, *weight_, rows, ctx, with_gradient);
+}
+
+at::Tensor VocabHead::whole_logits(const at::Tensor& h, const at::Tensor& rows,
+                                   std::optional<VocabAdapter::Pass>& adapting, int64_t begin,
                                    const nn::ForwardContext& ctx) const {
   const VocabShare share = vocab_share(*weight_);
   const at::Tensor local =
-      at::empty({all.size(0), share.padded}, all.options().dtype(nn::acc_dtype(all.scalar_type())));
-  nn::matmul_nt_acc(local, all, weight_->value());
-  if (adapters_.adapter != nullptr)
-    VocabAdapter::Pass(*adapters_.adapter, *weight_, rows, ctx, false).add(local, all, 0);
-  adapters_.add_variants(local, all, rows, ctx);
+      at::empty({h.size(0), share.padded}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
+  nn::matmul_nt_acc(local, h, weight_->value());
+  if (adapting) adapting->add(local, h, begin);
+  adapters_.add_variants(local, h, rows, ctx);
   if (bias_ != nullptr) local.add_(bias_->value());
   cap_logits(local, cap_);
   return comm::all_gather(local, 1, tp_.group).narrow(1, 0, weight_->spec().shape[0]);

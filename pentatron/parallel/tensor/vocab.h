@@ -5,6 +5,7 @@
 /// rows or none, and padding rows are local. Source: Shoeybi et al. 2019 (arXiv:1909.08053) sec. 3.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "pentatron/nn/context.h"
@@ -83,8 +84,13 @@ class VocabHead {
   void score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx) const;
 
  private:
-  /// Of gathered tokens `rows` (undefined: all) with hidden states h.
+  /// A pass of the adapter, if there is one, over gathered tokens `rows` (undefined: all).
+  std::optional<VocabAdapter::Pass>
+  adapter_pass(const at::Tensor& rows, const nn::ForwardContext& ctx, bool with_gradient) const;
+  /// Of gathered tokens `rows` (undefined: all) with hidden states h: those of `adapting` from
+  /// `begin` on.
   at::Tensor whole_logits(const at::Tensor& h, const at::Tensor& rows,
+                          std::optional<VocabAdapter::Pass>& adapting, int64_t begin,
                           const nn::ForwardContext& ctx) const;
 
   nn::Param* weight_;

@@ -63,6 +63,13 @@ at::Tensor VocabAdapter::row_norms(const nn::Param& table) const {
   return norms_to_divide_by(squared_row_norms(table, 0, b_->value(), a_->value().to(acc), scale_));
 }
 
+at::Tensor VocabAdapter::add_product(const at::Tensor& logits, const at::Tensor& x,
+                                     const at::Tensor& b) const {
+  at::Tensor z = nn::matmul_nt(x, a_->value()).mul_(scale_);
+  logits.addmm_(z.to(logits.scalar_type()), b.t());
+  return z;
+}
+
 VocabAdapter::Pass::Pass(const VocabAdapter& adapter, const nn::Param& table,
                          const at::Tensor& rows, const nn::ForwardContext& ctx, bool with_gradient)
     : adapter_(adapter), keeps_logits_(with_gradient && adapter.magnitude_ != nullptr &&
@@ -86,8 +93,7 @@ at::Tensor VocabAdapter::Pass::dropped(const at::Tensor& x) const {
 
 void VocabAdapter::Pass::add(const at::Tensor& logits, const at::Tensor& h, int64_t begin) {
   if (p_ > 0) rows_of_chunk_ = rows_.narrow(0, begin, h.size(0));
-  z_ = nn::matmul_nt(dropped(h), adapter_.a_->value()).mul_(adapter_.scale_);
-  logits.addmm_(z_.to(logits.scalar_type()), b_.t());
+  z_ = adapter_.add_product(logits, dropped(h), b_);
   if (keeps_logits()) {
     if (!kept_.defined()) kept_ = at::empty_like(logits);
     before_ = kept_.narrow(0, 0, logits.size(0)).copy_(logits);
@@ -148,8 +154,7 @@ at::Tensor VocabAdapter::add_rows(const at::Tensor& y, const at::Tensor& ids, in
 
 void VocabAdapter::add_to_logits(const at::Tensor& logits, const at::Tensor& h) const {
   const at::ScalarType acc = logits.scalar_type();
-  const at::Tensor z = nn::matmul_nt(h, a_->value()).mul_(scale_);
-  logits.addmm_(z.to(acc), b_->value().to(acc).t());
+  add_product(logits, h, b_->value().to(acc));
   if (magnitude_ != nullptr) logits.mul_(magnitude_->value().to(acc));
 }
 

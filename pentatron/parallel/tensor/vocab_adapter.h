@@ -74,6 +74,9 @@ class VocabAdapter {
 
  private:
   at::Tensor row_norms(const nn::Param& table) const;
+  /// Adds the adapter's part to logits, x being the input of A and b the values of B in the type of
+  /// logits; returns s x A^T.
+  at::Tensor add_product(const at::Tensor& logits, const at::Tensor& x, const at::Tensor& b) const;
 
   nn::Param *a_ = nullptr, *b_ = nullptr, *magnitude_ = nullptr;
   double scale_ = 1, dropout_ = 0;
