@@ -191,8 +191,8 @@ TEST_F(StepQueueRun, ALossThatIsNotFiniteIsFoundLate) {
 /// With ranks that share tensors, parameters and layers.
 TEST_F(StepQueueRun, RanksReadLateToo) {
   for (const Keys& layout : std::vector<Keys>{
-           {"ddp.data_parallel_sharding_strategy=optim"},
-           {"ddp.data_parallel_sharding_strategy=optim_grads_params"},
+           {"ddp.zero_stage=1"},
+           {"ddp.zero_stage=3"},
            {"parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true"},
            {"parallel.pipeline_model_parallel_size=2"},
            {"parallel.context_parallel_size=2"}}) {
