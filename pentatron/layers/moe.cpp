@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/recompute.h"
 
 namespace pentatron::layers {
@@ -98,11 +99,12 @@ parallel::Routed Moe::choose(const at::Tensor& own, const nn::ForwardContext& ct
   at::Tensor read = own;
   if (ctx.training && o.jitter > 0)
     read = parallel::jitter(own, of_own(ctx.layout->row_ids), o.jitter, o.site, ctx.seed);
-  const at::Tensor logits = router_adapters_.add_to(
-      parallel::router_logits(read, *router_, router_bias_, ctx), read, ctx,
-      ctx.variant_rows == nullptr || own.size(0) == 0
-          ? 0
-          : parallel::own_part(at::arange(ctx.layout->outer_tokens()), tp_)[0].item<int64_t>());
+  const at::Tensor logits =
+      router_adapters_.add_to(parallel::router_logits(read, *router_, router_bias_, ctx), read, ctx,
+                              ctx.variant_rows == nullptr || own.size(0) == 0
+                                  ? 0
+                                  : *parallel::own_part(at::arange(ctx.layout->outer_tokens()), tp_)
+                                         .const_data_ptr<int64_t>());
   parallel::Selection selection{.sinkhorn = ctx.training && o.sinkhorn};
   if (expert_bias_ != nullptr) selection.bias = expert_bias_->value();
   if (ctx.training && o.forced_balance)
@@ -140,9 +142,9 @@ at::Tensor Moe::variants_of(const parallel::Dispatch& dispatch,
   const at::Tensor own = at::zeros({ctx.layout->outer_tokens(), 1}, at::kFloat);
   for (const nn::VariantRows& rows : *ctx.variant_rows)
     own.narrow(0, rows.begin, rows.size).fill_(static_cast<double>(rows.variant));
-  const at::Tensor arrived =
-      dispatch.carry(parallel::own_part(own, tp_).contiguous().to(router_->value().device()));
-  return arrived.squeeze(1).to(at::kCPU, at::kLong);
+  const at::Tensor arrived = dispatch.carry(
+      nn::to_device(parallel::own_part(own, tp_).contiguous(), router_->value().device()));
+  return nn::host_values(arrived.squeeze(1)).to(at::kLong);
 }
 
 at::Tensor Moe::of_experts(const parallel::Dispatch::Arrived& arrived,

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::layers {
@@ -40,7 +41,7 @@ at::Tensor RelativeBias::bucket_of_columns(int64_t span, const RelativeBiasOptio
           .clamp_max(half - 1);
   at::Tensor bucket = at::where(distance < exact, distance, far);
   if (o.bidirectional) bucket = bucket + (behind < 0).to(at::kLong) * half;
-  return bucket.to(device);
+  return nn::to_device(bucket, device);
 }
 
 at::Tensor RelativeBias::table(int64_t span, const nn::ForwardContext& ctx) const {

@@ -7,6 +7,7 @@
 
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/ops/ops.h"
 #include "pentatron/nn/record.h"
 
@@ -20,7 +21,9 @@ struct FirstRows {
   std::vector<int64_t> rows;
 
   int64_t count() const { return std::ssize(rows); }
-  at::Tensor index(at::Device device) const { return at::tensor(rows, at::kLong).to(device); }
+  at::Tensor index(at::Device device) const {
+    return nn::to_device(at::tensor(rows, at::kLong), device);
+  }
 };
 
 FirstRows first_rows(const nn::SequenceLayout& layout) {
@@ -41,9 +44,9 @@ at::Tensor loss_of(const at::Tensor& x, const at::Tensor& losses, const at::Tens
   at::Tensor loss;
   {
     const nn::NoAutograd guard;
-    const double sum = losses.sum(at::kDouble).item<double>();
+    const at::Tensor sum = losses.sum(at::kDouble);
     ctx.add_loss(term, sum);
-    loss = at::scalar_tensor(sum * ctx.loss_scale(term), losses.options());
+    loss = (sum * ctx.loss_scale(term)).to(losses.scalar_type());
   }
   nn::record("sample_loss", {x}, {loss}, {gradient},
              [](auto&&, nn::Saved& saved) { return std::vector<at::Tensor>{saved.take(0)}; });
@@ -116,7 +119,7 @@ at::Tensor SampleHead::class_loss(const at::Tensor& logits, const at::Tensor& la
     if (ctx.wanted.scores) {
       const at::Tensor best = x.argmax(1);
       ctx.add_predictions(options_.term, best, labels, counts);
-      ctx.add_hits(options_.term, (best == labels).sum().item<int64_t>());
+      ctx.add_hits(options_.term, (best == labels).sum());
     }
   }
   return loss_of(logits, losses, gradient, options_.term, ctx);

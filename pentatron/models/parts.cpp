@@ -343,11 +343,10 @@ nn::Segment::Output LmHead::forward(const std::vector<at::Tensor>& taken,
   if (ctx.wanted.logits) ctx.deposit(kLogits, head_.logits(x, ctx.wanted.logit_rows, ctx));
   if (ctx.wanted.scored_rows.defined()) head_.score_tokens(x, ctx);
   if (!ctx.wanted.loss) return {};
-  at::Tensor loss = head_.loss(x, ctx.batch->field("labels"), kLmLoss, ctx);
+  at::Tensor loss = head_.loss(x, "labels", kLmLoss, ctx);
   for (size_t i = 0; i < options_.further.size(); ++i) {
     const auto& [labels, term] = options_.further[i];
-    if (ctx.given_scale(term))
-      loss = loss + head_.loss(taken[i + 1], ctx.batch->field(labels), term, ctx);
+    if (ctx.given_scale(term)) loss = loss + head_.loss(taken[i + 1], labels, term, ctx);
   }
   return {.flows = {}, .loss = loss};
 }

@@ -8,6 +8,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::nn {
@@ -34,8 +35,8 @@ void fill(SequenceLayout& layout, at::Device device) {
       positions.data_ptr<int32_t>()[t] = static_cast<int32_t>(place);
     }
   }
-  layout.row_ids = rows.to(device);
-  layout.positions = positions.to(device);
+  layout.row_ids = to_device(rows, device);
+  layout.positions = to_device(positions, device);
 }
 
 /// The real tokens of document d.
@@ -77,7 +78,7 @@ std::vector<kernels::AttentionPair> pairs_of(const SequenceLayout& queries,
 
 std::vector<TokenRange> real_ranges(const at::Tensor& mask, int64_t batch, int64_t sequence) {
   PT_DCHECK(mask.numel() == batch * sequence);
-  const at::Tensor real = mask.reshape({batch, sequence}).ne(0).cpu();
+  const at::Tensor real = host_values(mask.reshape({batch, sequence}).ne(0));
   const auto is_real = real.accessor<bool, 2>();
   std::vector<TokenRange> ranges;
   for (int64_t b = 0; b < batch; ++b) {
@@ -169,7 +170,7 @@ SequenceLayout SequenceLayout::packed(int64_t batch, int64_t sequence,
   std::vector<int64_t> positions;
   for (size_t d = 0; d + 1 < cuts.size(); ++d)
     for (int64_t t = cuts[d]; t < cuts[d + 1]; ++t) positions.push_back(t - cuts[d]);
-  layout.positions = at::tensor(positions, at::kInt).to(device);
+  layout.positions = to_device(at::tensor(positions, at::kInt), device);
   return layout;
 }
 
@@ -186,7 +187,7 @@ at::Tensor SequenceLayout::sample_numbers() const {
         .narrow(0, sample_starts[static_cast<size_t>(b)],
                 sample_starts[static_cast<size_t>(b) + 1] - sample_starts[static_cast<size_t>(b)])
         .fill_(b);
-  return numbers.to(row_ids.device());
+  return to_device(numbers, row_ids.device());
 }
 
 at::Tensor SequenceLayout::real_tokens() const {
@@ -198,8 +199,8 @@ at::Tensor SequenceLayout::real_tokens() const {
   }
   const at::Tensor sample = sample_numbers(),
                    place = row_ids.bitwise_and((int64_t{1} << kPositionBits) - 1);
-  return place.ge(begins.to(place.device()).index_select(0, sample)) &
-         place.lt(ends.to(place.device()).index_select(0, sample));
+  return place.ge(to_device(begins, place.device()).index_select(0, sample)) &
+         place.lt(to_device(ends, place.device()).index_select(0, sample));
 }
 
 at::Tensor SequenceLayout::outer(const at::Tensor& per_token) const {
@@ -221,15 +222,31 @@ const at::Tensor& Microbatch::field(std::string_view name) const {
   return found->second;
 }
 
-void ForwardContext::add_loss(std::string_view term, double sum) const {
+/// Adds to a term's entry; `sum` is not changed.
+static void add_to(std::map<std::string, at::Tensor, std::less<>>& sums, std::string_view term,
+                   const at::Tensor& sum) {
+  at::Tensor& all = sums.try_emplace(std::string(term)).first->second;
+  all = all.defined() ? all + sum : sum;
+}
+
+double StepState::loss_sum(std::string_view term) const {
+  const auto found = loss_sums.find(term);
+  return found == loss_sums.end() ? 0 : host_value<double>(found->second);
+}
+
+int64_t StepState::hit_count(std::string_view term) const {
+  const auto found = hits.find(term);
+  return found == hits.end() ? 0 : host_value<int64_t>(found->second);
+}
+
+void ForwardContext::add_loss(std::string_view term, const at::Tensor& sum) const {
   if (state == nullptr || !count_uses) return; // counted by the first pass
-  state->loss_sums.try_emplace(std::string(term)).first->second += sum;
+  add_to(state->loss_sums, term, sum);
 }
 
 void ForwardContext::add_expert_counts(std::string_view layer, const at::Tensor& counts) const {
   if (state == nullptr || !count_uses) return; // counted by the first pass
-  at::Tensor& sum = state->expert_counts.try_emplace(std::string(layer)).first->second;
-  sum = sum.defined() ? sum + counts : counts;
+  add_to(state->expert_counts, layer, counts);
 }
 
 at::Tensor ForwardContext::max_logits(std::string_view module, int64_t heads,
@@ -240,8 +257,8 @@ at::Tensor ForwardContext::max_logits(std::string_view module, int64_t heads,
   return most;
 }
 
-void ForwardContext::add_hits(std::string_view term, int64_t count) const {
-  if (state != nullptr) state->hits.try_emplace(std::string(term)).first->second += count;
+void ForwardContext::add_hits(std::string_view term, const at::Tensor& count) const {
+  if (state != nullptr) add_to(state->hits, term, count);
 }
 
 void ForwardContext::add_predictions(std::string_view term, const at::Tensor& predicted,
@@ -249,9 +266,9 @@ void ForwardContext::add_predictions(std::string_view term, const at::Tensor& pr
   if (state == nullptr) return;
   std::vector<StepState::Prediction>& list =
       state->predictions.try_emplace(std::string(term)).first->second;
-  const at::Tensor rows = at::nonzero(counts).view({-1});
+  const at::Tensor rows = rows_where(counts);
   const auto numbers = [&](const at::Tensor& x) {
-    return x.index_select(0, rows).to(at::kCPU, at::kDouble).contiguous();
+    return host_values(x.index_select(0, rows).to(at::kDouble));
   };
   const at::Tensor said = numbers(predicted), right = numbers(labels);
   for (int64_t i = 0; i < said.numel(); ++i)

@@ -134,11 +134,12 @@ class WgradQueue {
 struct StepState {
   /// Name of the first layer whose output was not finite, when the check is on.
   std::string first_nonfinite;
-  /// Sums over this rank's targets, by the name of the loss term; not scaled.
-  std::map<std::string, double, std::less<>> loss_sums;
-  /// With Wanted::scores, by loss term: targets whose best guess was right, and what was said of
-  /// each sample with a label.
-  std::map<std::string, int64_t, std::less<>> hits;
+  /// Sums over this rank's targets, by the name of the loss term; not scaled. 0-dim double on the
+  /// device.
+  std::map<std::string, at::Tensor, std::less<>> loss_sums;
+  /// With Wanted::scores, by loss term: targets whose best guess was right (0-dim int64 on the
+  /// device), and what was said of each sample with a label.
+  std::map<std::string, at::Tensor, std::less<>> hits;
   struct Prediction {
     double predicted = 0, label = 0;
   };
@@ -150,6 +151,10 @@ struct StepState {
   /// largest scale * q k over queries that are not padding and their visible keys, before cap, bias
   /// and sinks; -inf without such a pair.
   std::map<std::string, at::Tensor, std::less<>> max_logits;
+
+  /// Of loss_sums and hits, read on the host; 0 without such a term.
+  double loss_sum(std::string_view term) const;
+  int64_t hit_count(std::string_view term) const;
 };
 
 /// By layer with experts: the share of each expert [E] in the choices of a step, in fp64.
@@ -160,6 +165,9 @@ struct Microbatch {
   std::map<std::string, at::Tensor, std::less<>>
       fields;                          ///< one value per token [T], or per sample [B]
   std::vector<SequenceLayout> layouts; ///< by the number of the stream
+  /// By field of labels, where the host knows them: the tokens [R] that have a label, or undefined
+  /// if leaving out the others is not worth the copies.
+  std::map<std::string, at::Tensor, std::less<>> labelled_rows;
 
   /// Throws Error (internal) if the field does not exist.
   const at::Tensor& field(std::string_view name) const;
@@ -212,15 +220,15 @@ struct ForwardContext {
     return found == loss_scales.end() ? std::nullopt : std::optional(found->second);
   }
   double loss_scale(std::string_view term) const { return given_scale(term).value_or(1); }
-  /// Adds the sum of a term's losses over this rank's targets, not scaled.
-  void add_loss(std::string_view term, double sum) const;
+  /// Adds the sum of a term's losses over this rank's targets, not scaled: 0-dim double.
+  void add_loss(std::string_view term, const at::Tensor& sum) const;
   /// Adds to StepState::expert_counts.
   void add_expert_counts(std::string_view layer, const at::Tensor& counts) const;
   /// A module's entry of StepState::max_logits, to be raised in place; undefined if it is not
   /// needed.
   at::Tensor max_logits(std::string_view module, int64_t heads,
                         const at::TensorOptions& options) const;
-  void add_hits(std::string_view term, int64_t count) const;
+  void add_hits(std::string_view term, const at::Tensor& count) const;
   /// Of samples [B] where `counts` is true.
   void add_predictions(std::string_view term, const at::Tensor& predicted, const at::Tensor& labels,
                        const at::Tensor& counts) const;

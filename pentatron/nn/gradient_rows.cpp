@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "pentatron/nn/context.h"
+#include "pentatron/nn/host_copies.h"
 
 namespace pentatron::nn {
 
@@ -15,8 +16,7 @@ std::vector<int64_t> GradientRows::ids(int64_t rows) const {
   for (const SequenceLayout& layout : microbatch_->layouts) {
     const bool outer = layout.tokens() != rows && layout.outer_tokens() == rows;
     if ((layout.tokens() != rows && !outer) || !layout.row_ids.defined()) continue;
-    const at::Tensor ids =
-        (outer ? layout.outer(layout.row_ids) : layout.row_ids).cpu().contiguous();
+    const at::Tensor ids = host_values(outer ? layout.outer(layout.row_ids) : layout.row_ids);
     const int64_t* const first = ids.const_data_ptr<int64_t>();
     return {first, first + rows};
   }

@@ -11,6 +11,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/nn/host_copies.h"
 
 namespace pentatron::nn {
 
@@ -103,7 +104,7 @@ void check_finite(const Segment& segment, const Segment::Output& output,
                   const ForwardContext& ctx) {
   if (!ctx.check_finite || ctx.state == nullptr || !ctx.state->first_nonfinite.empty()) return;
   const auto bad = [](const at::Tensor& x) {
-    return x.defined() && !at::isfinite(x.detach()).all().item<bool>();
+    return x.defined() && !host_value<bool>(at::isfinite(x.detach()).all());
   };
   if (bad(output.loss) || std::ranges::any_of(output.flows, bad))
     ctx.state->first_nonfinite = segment.name();

@@ -17,6 +17,7 @@ class AdamW final : public Rule {
         {"exp_avg", state_dtype(config_.exp_avg_dtype, acc), {b1, 1 - b1, false, decayed}},
         {"exp_avg_sq", state_dtype(config_.exp_avg_sq_dtype, acc), {b2, 1 - b2, true, decayed}}};
   }
+  bool takes_control() const override { return config_.decoupled_weight_decay; }
   void step(const ShardState& part, const Hyperparameters& how) const override {
     Hyperparameters own = how;
     if (!config_.decoupled_weight_decay && how.weight_decay != 0) {
@@ -31,6 +32,7 @@ class AdamW final : public Rule {
     a.beta2 = config_.adam_beta2;
     a.eps = config_.adam_eps;
     a.step = how.step;
+    a.first_step = how.first_step;
     kernels::adamw(a, nn::KernelContext(part.shard.values));
   }
 

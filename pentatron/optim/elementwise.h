@@ -20,7 +20,8 @@ template <class Args> Args elementwise_args(const ShardState& part, const Hyperp
           .copy_dtype = lower ? nn::kernel_dtype(values.scalar_type()) : kernels::DType::kBFloat16,
           .lr = how.lr,
           .weight_decay = how.weight_decay,
-          .grad_scale = how.grad_scale};
+          .grad_scale = how.grad_scale,
+          .control = how.control};
 }
 
 } // namespace pentatron::optim

@@ -14,6 +14,7 @@ class Lion final : public Rule {
     const double b2 = config_.lion_beta2;
     return {{"exp_avg", state_dtype(config_.exp_avg_dtype, acc), {b2, 1 - b2}}};
   }
+  bool takes_control() const override { return true; }
   void step(const ShardState& part, const Hyperparameters& how) const override {
     auto a = elementwise_args<kernels::LionArgs>(part, how);
     a.exp_avg = part.state[0].data_ptr();

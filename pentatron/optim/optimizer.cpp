@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/kernels/optimizer/buffer.h"
+#include "pentatron/kernels/optimizer/optimizer.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/optim/elementwise.h"
@@ -45,8 +48,8 @@ void for_each_overlap(const std::vector<nn::Piece>& pieces, int64_t begin, int64
 
 namespace {
 
-double sum_of_squares(const std::vector<at::Tensor>& parts) {
-  if (parts.empty()) return 0;
+at::Tensor sum_of_squares(const std::vector<at::Tensor>& parts, at::Device device) {
+  if (parts.empty()) return at::zeros({}, at::dtype(at::kDouble).device(device));
   const at::Tensor sums =
       at::zeros({std::ssize(parts)}, parts.front().options().dtype(at::kDouble));
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -58,7 +61,7 @@ double sum_of_squares(const std::vector<at::Tensor>& parts) {
     kernels::sum_of_squares(
         args, nn::KernelContext(part, part.is_cuda() ? kernels::workspace_bytes(args) : 0));
   }
-  return sums.sum().item<double>();
+  return sums.sum();
 }
 
 /// The ranges of a piece that its rank counts, in order.
@@ -71,7 +74,7 @@ std::vector<nn::FlatRange> counted_of(const nn::Piece& piece) {
 
 } // namespace
 
-double counted_sum_of_squares(const std::vector<nn::Shard>& shards) {
+at::Tensor counted_sum_of_squares(const std::vector<nn::Shard>& shards, at::Device device) {
   std::vector<at::Tensor> counted;
   for (const nn::Shard& shard : shards) {
     if (!shard.trainable()) continue;
@@ -79,10 +82,10 @@ double counted_sum_of_squares(const std::vector<nn::Shard>& shards) {
       for (const nn::FlatRange& range : counted_of(piece))
         counted.push_back(shard.gradients.narrow(0, range.begin, range.size));
   }
-  return sum_of_squares(counted);
+  return sum_of_squares(counted, device);
 }
 
-bool has_nonfinite_copies(const std::vector<nn::Shard>& shards, bool all) {
+at::Tensor has_nonfinite_copies(const std::vector<nn::Shard>& shards, bool all, at::Device device) {
   std::vector<at::Tensor> copies;
   for (const nn::Shard& shard : shards) {
     if (!shard.trainable()) continue;
@@ -100,15 +103,15 @@ bool has_nonfinite_copies(const std::vector<nn::Shard>& shards, bool all) {
       add_up_to(piece.begin + piece.size);
     }
   }
-  return !std::isfinite(sum_of_squares(copies));
+  return at::isfinite(sum_of_squares(copies, device)).logical_not();
 }
 
 std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards) {
   for (const nn::Shard& shard : shards) {
     if (!shard.trainable()) continue;
     for (const nn::Piece& piece : shard.pieces) {
-      if (!at::isfinite(shard.gradients.narrow(0, piece.begin, piece.size)).all().item<bool>())
-        return piece.param->name();
+      const at::Tensor own = shard.gradients.narrow(0, piece.begin, piece.size);
+      if (!nn::host_value<bool>(at::isfinite(own).all())) return piece.param->name();
     }
   }
   return {};
@@ -232,10 +235,8 @@ StateBounds Optimizer::grown(double weight_decay, double grad_scale) const {
     for (const Run& run : state.runs)
       for (const nn::Piece& piece : run.pieces) {
         const auto most = [&](const at::Tensor& flat) {
-          return flat.narrow(0, run.range.begin + piece.begin, piece.size)
-              .abs()
-              .max()
-              .item<double>();
+          return nn::host_value<double>(
+              flat.narrow(0, run.range.begin + piece.begin, piece.size).abs().max());
         };
         for (const RuleState& kept : state.kept) {
           if (!is_scaled(kept.dtype) || piece.size == 0) continue;
@@ -294,6 +295,7 @@ std::vector<Optimizer::Run> Optimizer::runs_of(const State& state) const {
 
 void Optimizer::set_steps(int64_t steps, FirstSteps first_steps) {
   steps_ = steps;
+  queued_steps_ = at::Tensor();
   first_steps_ = std::move(first_steps);
   for (State& state : states_) state.runs = runs_of(state);
 }
@@ -311,7 +313,8 @@ void Optimizer::adopt_values() {
 
 void Optimizer::step(double lr, double weight_decay, double grad_scale,
                      const ScaledRanges& scaled) {
-  ++steps_;
+  steps_ = steps() + 1;
+  queued_steps_ = at::Tensor();
   scaled_ = &scaled;
   if (!bounds_.empty()) next_bounds_ = grown(weight_decay, grad_scale);
   step_all([&](const Run& run) {
@@ -322,6 +325,36 @@ void Optimizer::step(double lr, double weight_decay, double grad_scale,
   });
   bounds_ = next_bounds_;
   scaled_ = nullptr;
+}
+
+bool Optimizer::can_queue() const {
+  return bounds_.empty() && !averages() && std::ranges::all_of(states_, [](const State& state) {
+           return state.rule->takes_control();
+         });
+}
+
+void Optimizer::queue_step(double lr, double weight_decay, const at::Tensor& control) {
+  PT_DCHECK(can_queue());
+  if (!queued_steps_.defined())
+    queued_steps_ = at::full({1}, static_cast<double>(steps_), control.options());
+  queued_steps_ = queued_steps_ + control.narrow(0, 1, 1);
+  const at::Tensor all = at::cat({control, queued_steps_}); // an UpdateControl
+  static_assert(sizeof(kernels::UpdateControl) == 3 * sizeof(double));
+  const ScaledRanges none;
+  scaled_ = &none;
+  step_all([&](const Run& run) {
+    return Hyperparameters{.lr = lr * run.factors.lr,
+                           .weight_decay = weight_decay * run.factors.decay,
+                           .control =
+                               static_cast<const kernels::UpdateControl*>(all.const_data_ptr()),
+                           .first_step = run.first_step};
+  });
+  scaled_ = nullptr;
+}
+
+int64_t Optimizer::steps() const {
+  return queued_steps_.defined() ? static_cast<int64_t>(nn::host_value<double>(queued_steps_))
+                                 : steps_;
 }
 
 void Optimizer::scale(const ShardState& part, const Run& run, int64_t begin) const {

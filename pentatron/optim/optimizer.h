@@ -26,12 +26,14 @@ namespace pentatron::optim {
 
 /// Sum of the squared gradients of `shards`: summed over the ranks that hold parts or copies of the
 /// model it counts every true element once. Ranks that hold the same shards by data parallelism
-/// must not all add theirs.
-double counted_sum_of_squares(const std::vector<nn::Shard>& shards);
+/// must not all add theirs. 0-dim double, on the shards' device (`device` without any).
+at::Tensor counted_sum_of_squares(const std::vector<nn::Shard>& shards,
+                                  at::Device device = at::kCPU);
 
 /// Whether the gradients that the sum leaves out (copies of what other ranks count) hold a NaN or
-/// infinity; of the shards with `all`, everything is left out.
-bool has_nonfinite_copies(const std::vector<nn::Shard>& shards, bool all = false);
+/// infinity; of the shards with `all`, everything is left out. 0-dim bool.
+at::Tensor has_nonfinite_copies(const std::vector<nn::Shard>& shards, bool all = false,
+                                at::Device device = at::kCPU);
 
 /// Name of the first parameter whose gradient holds a NaN or infinity, or empty.
 std::string first_nonfinite_gradient(const std::vector<nn::Shard>& shards);
@@ -77,7 +79,15 @@ class Optimizer {
   /// `scaled`: master weights to be multiplied after the update, before the running mean.
   void step(double lr, double weight_decay, double grad_scale, const ScaledRanges& scaled = {});
 
-  int64_t steps() const { return steps_; }
+  /// Whether queue_step() can be called: not if a rule, a state with scales or the running mean of
+  /// the weights needs the host to know whether a step was made.
+  bool can_queue() const;
+  /// A step of which only the device knows `control` [2] double: grad_scale, and 1, or 0 if
+  /// nothing is to be updated. The same numbers as step() if that is called, or not.
+  void queue_step(double lr, double weight_decay, const at::Tensor& control);
+
+  /// Updates so far; after queue_step() a read of the device.
+  int64_t steps() const;
   /// By name: the number of steps before a parameter was first trained, if it is not 0. Equal on
   /// all ranks; contains the parameters of all ranks.
   using FirstSteps = std::map<std::string, int64_t>;
@@ -163,6 +173,7 @@ class Optimizer {
   const ScaledRanges* scaled_ = nullptr; // of the step at hand
   StateBounds bounds_, next_bounds_;     // before and after the step at hand
   int64_t steps_ = 0;
+  at::Tensor queued_steps_; // in place of steps_ after queue_step(): [1] double on the device
   bool swapped_ = false;
   FirstSteps first_steps_;
 };

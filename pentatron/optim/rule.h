@@ -13,6 +13,10 @@
 #include "pentatron/nn/param_store.h"
 #include "pentatron/optim/optimizer_config.h"
 
+namespace pentatron::kernels {
+struct UpdateControl;
+}
+
 namespace pentatron::optim {
 
 /// A tensor that a rule keeps of every parameter, zero at first: one number for each element, or
@@ -52,6 +56,10 @@ struct Hyperparameters {
   double weight_decay = 0;
   double grad_scale = 1; ///< multiplies every gradient: the clip coefficient
   int64_t step = 1;      ///< from 1, of the parameters at hand
+  /// If the device decides: what is in place of grad_scale and step, in its memory; and of its
+  /// steps, those before the first of the parameters at hand.
+  const kernels::UpdateControl* control = nullptr;
+  int64_t first_step = 0;
 };
 
 class Rule {
@@ -59,6 +67,8 @@ class Rule {
   virtual ~Rule() = default;
   /// Whether it needs all elements of a tensor at once: those of a rank are not cut then.
   virtual bool needs_whole() const { return false; }
+  /// Whether step() takes Hyperparameters::control.
+  virtual bool takes_control() const { return false; }
   /// What it keeps of parameters whose accumulate type is `acc`.
   virtual std::vector<RuleState> state(at::ScalarType acc) const = 0;
   /// Updates the master weights, the state, and the values where those are a copy of lower

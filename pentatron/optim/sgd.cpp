@@ -16,6 +16,7 @@ class Sgd final : public Rule {
              state_dtype(config_.exp_avg_dtype, acc),
              {config_.sgd_momentum, 1, false, true}}};
   }
+  bool takes_control() const override { return true; }
   void step(const ShardState& part, const Hyperparameters& how) const override {
     auto a = elementwise_args<kernels::SgdArgs>(part, how);
     if (!part.state.empty()) a.momentum_buffer = part.state[0].data_ptr();

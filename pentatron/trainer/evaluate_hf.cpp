@@ -20,9 +20,10 @@
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/data/batches_dataset.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/parallelize/load_model.h"
 #include "pentatron/trainer/runtime.h"
-#include "pentatron/trainer/step.h"
+#include "pentatron/trainer/step_inputs.h"
 
 namespace pentatron::trainer {
 
@@ -196,7 +197,7 @@ std::optional<Evaluation> result_of(const HfEvaluation& options, const models::M
                                     const data::Batch& batch, nn::StepState& state) {
   EvaluationSums sums;
   for (const models::LossTerm& term : spec.losses)
-    sums.terms.push_back({state.loss_sums[term.name], batch.num_targets.at(term.labels)});
+    sums.terms.push_back({state.loss_sum(term.name), batch.num_targets.at(term.labels)});
   std::optional<Evaluation> result = losses_of(spec, sums);
   for (const models::LossTerm* term : empty_terms(spec, batch)) {
     log::warning("{} has no target in {}, where all {} are ignored, so the total loss is "
@@ -249,7 +250,7 @@ void write_results(const std::filesystem::path& file, const char* content, bool 
     if (is_logits(result) != logits || found == results.end()) continue;
     const bool wide = !logits && found->second.scalar_type() == at::kDouble;
     tensors[result.name] =
-        shaped(found->second, result, batch).to(at::kCPU, wide ? at::kDouble : at::kFloat);
+        nn::host_values(shaped(found->second, result, batch)).to(wide ? at::kDouble : at::kFloat);
   }
   checkpoint::write_tensors(file, tensors, {{kContent, content}});
 }
@@ -348,11 +349,12 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   write_results(options.hidden_out, "hidden states", false, results, spec, batch);
   if (with_grads) {
     model.model->whole().backward({}, ctx, *model.store, tape);
-    checkpoint::write_tensors(
-        options.grads_out,
-        checkpoint::hf_tensors({family, config}, model.model->params(),
-                               [](const nn::Param& param) { return param.main_grad().cpu(); }),
-        {{kContent, "gradients"}});
+    checkpoint::write_tensors(options.grads_out,
+                              checkpoint::hf_tensors({family, config}, model.model->params(),
+                                                     [](const nn::Param& param) {
+                                                       return nn::host_values(param.main_grad());
+                                                     }),
+                              {{kContent, "gradients"}});
   }
   if (!any_targets) return std::nullopt;
   return result_of(options, spec, read, state);

@@ -11,6 +11,7 @@
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/models/param_specs.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/trainer/families.h"
 
 namespace pentatron::trainer {
@@ -120,28 +121,34 @@ QkClip::QkClip(const QkClipOptions& options, const models::ModelConfig& model,
   }
 }
 
-QkClip::Result QkClip::result(const nn::StepState& state,
-                              const comm::ParallelGroups& groups) const {
+QkClip::Result QkClip::result(const nn::StepState& state, const comm::ParallelGroups& groups,
+                              at::Device device) const {
   Result result;
   const double none = -std::numeric_limits<double>::infinity();
-  const at::Tensor all = at::full({std::ssize(modules_), heads_}, none, at::kDouble);
+  const at::Tensor most_here =
+      at::full({std::ssize(modules_), heads_}, none, at::dtype(at::kDouble).device(device));
   for (size_t i = 0; i < modules_.size(); ++i) {
     const auto found = state.max_logits.find(modules_[i]); // of this rank's stages
     if (found == state.max_logits.end()) continue;
     const int64_t own = found->second.numel();
-    all[static_cast<int64_t>(i)].narrow(0, groups.tp().rank() * own, own).copy_(found->second);
+    most_here[static_cast<int64_t>(i)]
+        .narrow(0, groups.tp().rank() * own, own)
+        .copy_(found->second);
   }
-  comm::all_reduce_(all, comm::ReduceOp::kMax,
+  comm::all_reduce_(most_here, comm::ReduceOp::kMax,
                     planted("attention_logits_of_the_tensor_ranks_alone") ? groups.tp()
                                                                           : groups.world());
-  result.max_logit = all.numel() > 0 ? all.max().item<double>() : 0;
+  const at::Tensor all = nn::host_values(most_here);
+  result.max_logit = all.numel() > 0 ? *all.max().const_data_ptr<double>() : 0;
   if (!options_.clip) return result;
   // Heads that share a key head share its largest logit.
   const int64_t group = heads_ / key_heads_;
   const at::Tensor shared = all.view({std::ssize(modules_), key_heads_, group}).amax({2});
-  result.clipped_heads = group * (shared > options_.threshold).sum().item<int64_t>();
-  if (result.clipped_heads == 0) return result;
   const double* const most = shared.const_data_ptr<double>();
+  result.clipped_heads = group * std::count_if(most, most + shared.numel(), [&](double logit) {
+                           return logit > options_.threshold;
+                         });
+  if (result.clipped_heads == 0) return result;
   for (const Projection& projection : projections_) {
     const int64_t row_size = projection.param->numel() / projection.param->shape()[0];
     for (const Rows& rows : projection.rows) {

@@ -48,7 +48,8 @@ class QkClip {
   };
   /// Collective over the world; the same on all ranks but for `scaled`, which is about a rank's
   /// parameters.
-  Result result(const nn::StepState& state, const comm::ParallelGroups& groups) const;
+  Result result(const nn::StepState& state, const comm::ParallelGroups& groups,
+                at::Device device) const;
 
  private:
   enum class Factor : uint8_t { kQuery, kKey, kWhole }; ///< gamma to alpha, 1 - alpha, 1

@@ -387,6 +387,11 @@ void Reporter::State::estimate(const StepReport& r) {
               format_duration(estimated_s * static_cast<double>(left)));
 }
 
+bool Reporter::prints(int64_t iteration) const {
+  return iteration == 1 || iteration % state_->config.logger.log_interval == 0 ||
+         iteration == state_->options.total_iterations;
+}
+
 void Reporter::step(const StepReport& r) {
   State& s = *state_;
   if (!s.options.main_rank) return;
@@ -435,8 +440,7 @@ void Reporter::step(const StepReport& r) {
   }
   i.flops.model += r.flops.model;
   i.flops.hardware += r.flops.hardware;
-  if (r.iteration == 1 || r.iteration % s.config.logger.log_interval == 0 ||
-      r.iteration == s.options.total_iterations) {
+  if (prints(r.iteration)) {
     const double n = static_cast<double>(i.steps);
     StepFlops mean{i.flops.model / n, i.flops.hardware / n};
     // Skipped steps do not spoil the mean of the others.

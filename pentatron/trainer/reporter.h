@@ -66,6 +66,8 @@ class Reporter {
 
   /// A horizontal line in the plot: the unigram entropy.
   void set_reference(double loss);
+  /// Whether this iteration ends with a line on the console.
+  bool prints(int64_t iteration) const;
   void step(const StepReport& report);
   /// What became of a checkpoint: a line of the log, and a member of the next step's line in
   /// metrics.jsonl.

@@ -11,7 +11,7 @@
 #include "pentatron/data/dataset.h"
 #include "pentatron/parallelize/load_model.h"
 #include "pentatron/trainer/runtime.h"
-#include "pentatron/trainer/step.h"
+#include "pentatron/trainer/step_inputs.h"
 
 namespace pentatron::trainer {
 
@@ -40,9 +40,9 @@ EvaluationSums evaluate(const parallelize::RankModel& model, const data::Batch& 
   model.model->whole().forward({}, ctx, *model.store, nullptr);
   EvaluationSums sums;
   for (const models::LossTerm& term : spec.losses)
-    sums.terms.push_back({.loss_sum = state.loss_sums[term.name],
+    sums.terms.push_back({.loss_sum = state.loss_sum(term.name),
                           .targets = read.num_targets.at(term.labels),
-                          .hits = static_cast<double>(state.hits[term.name])});
+                          .hits = static_cast<double>(state.hit_count(term.name))});
   for (const auto& p : state.predictions[spec.losses.front().name])
     sums.predictions.push_back({p.predicted, p.label});
   return sums;

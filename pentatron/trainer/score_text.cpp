@@ -144,7 +144,7 @@ void TextScorer::run() {
   nn::ForwardContext ctx{.batch = &batch, .wgrad = &wgrad, .state = &state};
   model_.model->whole().forward({}, ctx, *model_.store, nullptr);
   for (const models::LossTerm& term : model_.model->spec().losses)
-    if (term.evaluated) score_.nll += state.loss_sums[term.name];
+    if (term.evaluated) score_.nll += state.loss_sum(term.name);
   windows_.clear();
   longest_ = 0;
 }

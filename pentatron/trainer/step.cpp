@@ -9,34 +9,22 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/memory/counting_allocator.h"
-#include "pentatron/parallel/context/zigzag.h"
 #include "pentatron/parallel/expert/balance.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/parallel/pipeline/schedule/forward_only.h"
 #include "pentatron/parallel/pipeline/schedule/lower.h"
+#include "pentatron/trainer/step_inputs.h"
 
 namespace pentatron::trainer {
 
 namespace {
-
-at::Tensor int64_tensor(const std::vector<int64_t>& values, at::Device device) {
-  at::Tensor host = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::copy(values.begin(), values.end(), host.data_ptr<int64_t>());
-  return host.to(device);
-}
-
-/// Elementwise sums over the group.
-std::vector<double> summed(const std::vector<double>& values, const comm::Group& group) {
-  const at::Tensor x = at::tensor(values, at::kDouble);
-  comm::all_reduce_(x, comm::ReduceOp::kSum, group);
-  const double* const sums = x.data_ptr<double>();
-  return {sums, sums + values.size()};
-}
 
 /// Writes down a phase from its construction to its destruction.
 class PhaseTimer {
@@ -71,25 +59,6 @@ double plain(double value) {
   return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }
 
-/// Takes this rank's part of each sample. `streams`: names of the layouts.
-void cut_context(nn::Microbatch& input, const data::Batch& batch,
-                 const std::vector<std::string>& streams, const comm::Group& context) {
-  if (context.size() == 1) return;
-  for (nn::SequenceLayout& layout : input.layouts)
-    layout = parallel::cut_samples(std::move(layout), context.rank(), context.size());
-  for (auto& [name, values] : input.fields) {
-    const std::string& stream = batch.fields.at(name).field.stream;
-    const auto place = std::ranges::find(streams, stream) - streams.begin();
-    if (stream.empty()) continue;
-    const nn::SequenceLayout& layout = input.layouts[static_cast<size_t>(place)];
-    values = parallel::own_tokens(values, layout);
-    if (!name.starts_with("mtp_") || !planted("shifted_within_the_chunks_of_a_context_rank"))
-      continue;
-    int64_t end = 0;
-    for (const nn::SampleChunk& chunk : layout.chunks) values[(end += chunk.size) - 1] = 0;
-  }
-}
-
 } // namespace
 
 std::string skip_text(const StepResult& result, const StepOptions& options) {
@@ -108,29 +77,6 @@ std::string nonfinite_text(const StepResult& result) {
   return fmt::format(
       "{} {} not finite{}{}", fmt::join(what, " and "), what.size() == 1 ? "is" : "are",
       result.first_nonfinite.empty() ? "" : ", first seen in ", result.first_nonfinite);
-}
-
-nn::Microbatch model_input(const data::Batch& batch, const std::vector<std::string>& streams,
-                           at::Device device) {
-  const nn::MemoryScope scope(nn::MemoryCategory::kData);
-  const std::vector<uint64_t> ids(batch.sample_ids.begin(), batch.sample_ids.end());
-  nn::Microbatch input;
-  for (const std::string& name : streams) {
-    const data::StreamShape& shape = batch.stream(name);
-    nn::SequenceLayout& layout = input.layouts.emplace_back(nn::SequenceLayout::ragged(
-        shape.sequence_length, ids, shape.sample_starts, shape.cu_seqlens, device));
-    // The loader decides where positions start again, which need not be where attention does.
-    layout.positions = int64_tensor(shape.position_ids, device).to(at::kInt);
-    layout.positions_given = shape.positions_given;
-    for (const data::StreamRange& range : shape.real)
-      layout.real.push_back({range.begin, range.end});
-  }
-  for (const auto& [name, values] : batch.fields) {
-    input.fields[name] = values.field.type == data::FieldType::kInt64
-                             ? int64_tensor(values.ints, device)
-                             : at::tensor(values.floats, at::kDouble).to(device);
-  }
-  return input;
 }
 
 Stepper::Stepper(parallelize::TrainingModel& model, optim::Optimizer& optimizer,
@@ -163,7 +109,7 @@ Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
   // Context ranks have parts of the same samples, and count them whole.
   const bool wrong = groups_.lists("dp-cp") && planted("targets_counted_by_every_context_rank");
   const comm::Group& ranks = groups_.get(wrong ? "dp-cp" : "dp");
-  const at::Tensor all = comm::all_reduce(int64_tensor(own, at::kCPU), comm::ReduceOp::kSum, ranks);
+  const at::Tensor all = comm::all_reduce(at::tensor(own, at::kLong), comm::ReduceOp::kSum, ranks);
   const int64_t* sums = all.const_data_ptr<int64_t>();
   Counts counts;
   for (size_t i = 0; i < spec().losses.size(); ++i) counts.targets.push_back(*sums++);
@@ -189,17 +135,18 @@ const pipeline::Schedule& Stepper::schedule(Use use, size_t num_microbatches) {
 }
 
 std::vector<nn::Microbatch> Stepper::inputs(const data::StepData& data) const {
-  const parallel::TensorParallel& tp = model_->model->tensor_parallel();
+  const models::Model& model = *model_->model;
   std::vector<nn::Microbatch> inputs;
   for (const data::Batch& batch : data.microbatches) {
-    inputs.push_back(model_input(batch, model_->model->spec().streams, model_->device));
+    inputs.push_back(model_input(batch, spec().streams, at::kCPU));
     if (groups_.pp().rank() > 0 && planted("padding_seen_on_later_stages"))
       for (nn::SequenceLayout& layout : inputs.back().layouts) layout.real.clear();
-    cut_context(inputs.back(), batch, model_->model->spec().streams,
-                model_->model->context_group());
-    if (tp.sequence)
+    cut_context(inputs.back(), batch, spec().streams, model.context_group());
+    if (const parallel::TensorParallel& tp = model.tensor_parallel(); tp.sequence)
       for (nn::SequenceLayout& layout : inputs.back().layouts)
         layout.cut_outer(tp.rank(), tp.size());
+    find_labelled_rows(inputs.back(), spec());
+    inputs.back() = on_device(std::move(inputs.back()), model_->device);
   }
   return inputs;
 }
@@ -208,11 +155,12 @@ bool Stepper::counts_here() const {
   return groups_.tp().rank() == 0 || planted("loss_counted_by_every_tensor_rank");
 }
 
-std::vector<double> Stepper::own_losses(const nn::StepState& state) const {
-  std::vector<double> sums;
+std::vector<at::Tensor> Stepper::own_losses(const nn::StepState& state) const {
+  std::vector<at::Tensor> sums;
+  const at::Tensor none = at::zeros({}, at::dtype(at::kDouble).device(model_->device));
   for (const models::LossTerm& term : spec().losses) {
     const auto found = state.loss_sums.find(term.name); // on the last stage only
-    sums.push_back(counts_here() && found != state.loss_sums.end() ? found->second : 0);
+    sums.push_back(counts_here() && found != state.loss_sums.end() ? found->second : none);
   }
   return sums;
 }
@@ -250,8 +198,8 @@ int64_t Stepper::denominator(models::AuxiliaryTerm::Per per, const Counts& count
 at::Tensor Stepper::expert_counts(const nn::StepState& state) const {
   const models::ModelSpec& model = spec();
   if (model.expert_layers.empty()) return {};
-  const at::Tensor counts =
-      at::zeros({std::ssize(model.expert_layers), model.experts + 1}, at::kLong);
+  const at::Tensor counts = at::zeros({std::ssize(model.expert_layers), model.experts + 1},
+                                      at::dtype(at::kLong).device(model_->device));
   for (size_t i = 0; i < model.expert_layers.size(); ++i) {
     const auto found = state.expert_counts.find(model.expert_layers[i]); // of this rank's stages
     if (found != state.expert_counts.end())
@@ -263,25 +211,28 @@ at::Tensor Stepper::expert_counts(const nn::StepState& state) const {
   return counts;
 }
 
-void Stepper::apply_expert_counts(const at::Tensor& counts) {
+bool Stepper::remembers_choices() const {
+  return std::ranges::any_of(spec().auxiliary, [](const models::AuxiliaryTerm& term) {
+    return term.name == parallel::balance_term(parallel::Balance::kGlobal);
+  });
+}
+
+void Stepper::apply_expert_counts(const at::Tensor& counts, const at::Tensor& apply) {
   if (!counts.defined()) return;
   const models::ModelSpec& model = spec();
   const models::ModelConfig& config = model_->model->config();
-  const bool remembered =
-      std::ranges::any_of(model.auxiliary, [](const models::AuxiliaryTerm& term) {
-        return term.name == parallel::balance_term(parallel::Balance::kGlobal);
-      });
   ExpertChoices choices;
   for (size_t i = 0; i < model.expert_layers.size(); ++i) {
     const at::Tensor row = counts.select(0, static_cast<int64_t>(i)).slice(0, 0, model.experts);
     const std::string& layer = model.expert_layers[i];
-    if (remembered) {
+    if (remembers_choices()) {
       const int64_t* const first = row.const_data_ptr<int64_t>();
       choices[layer] = {first, first + row.numel()};
     }
     for (nn::Param& buffer : model_->model->params().buffers())
       if (buffer.trainable && buffer.name() == layer + ".router.expert_bias")
-        parallel::update_expert_bias(buffer.value(), row, config.moe_router_bias_update_rate);
+        parallel::update_expert_bias(buffer.value(), apply.defined() ? row * apply : row,
+                                     config.moe_router_bias_update_rate);
   }
   set_expert_choices(choices);
 }
@@ -298,7 +249,7 @@ void Stepper::set_expert_choices(const ExpertChoices& choices) {
     if (found == choices.end() || std::ssize(found->second) != spec().experts) continue;
     const std::vector<int64_t>& counts = expert_choices_[layer] = found->second;
     const at::Tensor load = at::tensor(counts, at::kDouble);
-    expert_loads_[layer] = load / std::max(1.0, load.sum().item<double>());
+    expert_loads_[layer] = load / load.sum().clamp_min(1);
   }
 }
 
@@ -309,15 +260,15 @@ std::vector<Prediction> Stepper::gathered_predictions(const nn::StepState& state
     for (const auto& p : found->second) own.insert(own.end(), {p.predicted, p.label});
   const at::Tensor size = at::full({1}, static_cast<int64_t>(own.size()), at::kLong);
   const at::Tensor sizes = comm::all_gather(size, 0, groups_.world());
-  own.resize(static_cast<size_t>(sizes.max().item<int64_t>()));
+  const int64_t* const each = sizes.const_data_ptr<int64_t>();
+  own.resize(static_cast<size_t>(*std::max_element(each, each + sizes.numel())));
   std::vector<Prediction> all;
   if (own.empty()) return all;
   const at::Tensor values =
       comm::all_gather(at::tensor(own, at::kDouble).unsqueeze(0), 0, groups_.world());
   for (int64_t rank = 0; rank < sizes.numel(); ++rank) {
     const double* const row = values.const_data_ptr<double>() + rank * values.size(1);
-    for (int64_t i = 0; i < sizes.const_data_ptr<int64_t>()[rank]; i += 2)
-      all.push_back({row[i], row[i + 1]});
+    for (int64_t i = 0; i < each[rank]; i += 2) all.push_back({row[i], row[i + 1]});
   }
   return all;
 }
@@ -329,19 +280,40 @@ std::string Stepper::shared_name(const std::string& here) const {
   return names.size() == 1 ? *first : fmt::format("{} on rank {}", *first, first - names.begin());
 }
 
-StepResult Stepper::step(const data::StepData& data, const StepOptions& options) {
-  StepResult result;
+at::Tensor Stepper::gathered_figures(const nn::StepState& state, const StepOptions& options,
+                                     const at::Tensor& expert_counts) const {
+  const parallel::DataParallel& store = *model_->store;
+  std::vector<at::Tensor> own = own_losses(state);
+  const at::Tensor none = at::zeros_like(own.front());
+  for (const models::AuxiliaryTerm& term : spec().auxiliary) { // each rank has tokens of its own
+    const auto found = state.loss_sums.find(term.name);
+    own.push_back(found != state.loss_sums.end() ? found->second : none);
+  }
+  own.push_back(options.check_copies ? store.has_nonfinite_copies().to(at::kDouble) : none);
+  own.push_back(store.counted_sum_of_squares());
+  const at::Tensor sums = at::stack(own);
+  comm::all_reduce_(sums, comm::ReduceOp::kSum, groups_.world());
+  if (!expert_counts.defined()) return sums;
+  return at::cat({sums, expert_counts.view({-1}).to(at::kDouble)});
+}
+
+QueuedStep Stepper::passes(const data::StepData& data, const StepOptions& options,
+                           nn::StepState& state) {
+  QueuedStep step;
   Counts counts;
   {
     const PhaseTimer timer(options.times, "count targets");
     counts = global_counts(data);
   }
-  result.terms.resize(spec().losses.size());
-  result.totals = counts.totals;
-  if (std::ranges::all_of(counts.targets, [](int64_t n) { return n == 0; })) return result;
+  step.targets = counts.targets;
+  step.totals = counts.totals;
+  step.loss_scale = options.loss_scale;
+  step.global_balance = !expert_loads_.empty(); // not in the first step
+  for (const models::AuxiliaryTerm& term : spec().auxiliary)
+    step.auxiliary.push_back(denominator(term.per, counts, data));
+  if (std::ranges::all_of(counts.targets, [](int64_t n) { return n == 0; })) return step;
   parallel::DataParallel& store = *model_->store;
   const std::vector<nn::Microbatch> microbatches = inputs(data);
-  nn::StepState state;
   const pipeline::Schedule& passes = schedule(Use::kTraining, microbatches.size());
   store.defer_to_flush(defers_weight_gradients(passes));
   store.begin_step();
@@ -366,48 +338,70 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     const PhaseTimer timer(options.times, "reduce gradients");
     store.finish_gradients();
   }
-  std::vector<double> sums;
-  QkClip::Result logits;
-  {
-    const PhaseTimer timer(options.times, "loss and norm");
-    sums = own_losses(state);
-    for (const models::AuxiliaryTerm& term : spec().auxiliary) { // each rank has tokens of its own
-      const auto found = state.loss_sums.find(term.name);
-      sums.push_back(found != state.loss_sums.end() ? found->second : 0);
-    }
-    sums.push_back(options.check_copies && store.has_nonfinite_copies() ? 1 : 0);
-    sums.push_back(store.counted_sum_of_squares());
-    sums = summed(sums, groups_.world());
-    result.expert_counts = expert_counts(state);
-    if (clip_.on()) logits = clip_.result(state, groups_);
-  }
-  if (clip_.on()) result.logits.most = plain(logits.max_logit);
-  for (size_t i = 0; i < spec().auxiliary.size(); ++i) {
-    result.auxiliary.emplace_back();
-    if (spec().auxiliary[i].name == parallel::balance_term(parallel::Balance::kGlobal) &&
-        expert_loads_.empty())
-      continue; // the first step
-    result.auxiliary.back() =
-        plain(sums[result.terms.size() + i] /
-              static_cast<double>(denominator(spec().auxiliary[i].per, counts, data) *
-                                  std::ssize(spec().expert_layers)));
-  }
+  const PhaseTimer timer(options.times, "loss and norm");
+  step.expert_counts = expert_counts(state);
+  step.figures = gathered_figures(state, options, step.expert_counts);
+  return step;
+}
+
+StepResult Stepper::result_of(const QueuedStep& step, const double* figures) const {
+  StepResult result;
+  result.totals = step.totals;
+  result.terms.resize(spec().losses.size());
+  if (!step.figures.defined()) return result;
   double total = 0;
   for (size_t i = 0; i < result.terms.size(); ++i) {
-    if (counts.targets[i] == 0) continue;
-    result.terms[i] = plain(sums[i] / static_cast<double>(counts.targets[i]));
+    if (step.targets[i] == 0) continue;
+    result.terms[i] = plain(figures[i] / static_cast<double>(step.targets[i]));
     if (spec().losses[i].evaluated) total += spec().losses[i].weight * *result.terms[i];
   }
   result.loss = plain(total);
+  const double* next = figures + result.terms.size();
+  for (size_t i = 0; i < spec().auxiliary.size(); ++i, ++next) {
+    result.auxiliary.emplace_back();
+    if (spec().auxiliary[i].name == parallel::balance_term(parallel::Balance::kGlobal) &&
+        !step.global_balance)
+      continue;
+    result.auxiliary.back() =
+        plain(*next / static_cast<double>(step.auxiliary[i] * std::ssize(spec().expert_layers)));
+  }
   const bool several = groups_.world().size() > 1;
-  const double scale = several && planted("norm_of_scaled_gradients") ? 1 : options.loss_scale;
-  result.grad_norm = plain(std::sqrt(sums.back()) / scale);
+  const double scale = several && planted("norm_of_scaled_gradients") ? 1 : step.loss_scale;
+  const bool copies_finite = *next++ == 0;
+  result.grad_norm = plain(std::sqrt(*next++) / scale);
   // Nobody updates what anybody found to be not finite, or copies would differ.
-  if (sums[sums.size() - 2] > 0 && std::isfinite(*result.grad_norm))
+  if (!copies_finite && std::isfinite(*result.grad_norm))
     result.grad_norm = std::numeric_limits<double>::infinity();
   result.finite = std::isfinite(*result.loss) && std::isfinite(*result.grad_norm);
-  if (several && planted("overflow_of_one_rank"))
-    result.finite = std::isfinite(store.counted_sum_of_squares());
+  if (step.expert_counts.defined()) {
+    result.expert_counts = at::empty(step.expert_counts.sizes(), at::kLong);
+    int64_t* const counts = result.expert_counts.mutable_data_ptr<int64_t>();
+    for (int64_t i = 0; i < result.expert_counts.numel(); ++i)
+      counts[i] = static_cast<int64_t>(*next++);
+  }
+  if (step.decided) { // as the device has, whose divisions may round differently
+    result.finite = *next++ != 0;
+    result.too_large = *next++ != 0;
+  }
+  return result;
+}
+
+StepResult Stepper::step(const data::StepData& data, const StepOptions& options) {
+  parallel::DataParallel& store = *model_->store;
+  nn::StepState state;
+  const QueuedStep step = passes(data, options, state);
+  if (!step.figures.defined()) return result_of(step, nullptr);
+  const at::Tensor figures = nn::host_values(step.figures);
+  StepResult result = result_of(step, figures.const_data_ptr<double>());
+  QkClip::Result logits;
+  if (clip_.on()) {
+    const PhaseTimer timer(options.times, "loss and norm");
+    logits = clip_.result(state, groups_, model_->device);
+    result.logits.most = plain(logits.max_logit);
+  }
+  const bool several = groups_.world().size() > 1;
+  const auto own_squares = [&] { return nn::host_value<double>(store.counted_sum_of_squares()); };
+  if (several && planted("overflow_of_one_rank")) result.finite = std::isfinite(own_squares());
   if (!result.finite) {
     if (options.find_nonfinite_layer) {
       result.first_nonfinite = shared_name(state.first_nonfinite);
@@ -421,9 +415,8 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
   const double threshold = options.grad_norm_skip_threshold;
   result.too_large = threshold > 0 && *result.grad_norm > threshold;
   if (result.too_large) return result;
-  const double norm = planted("clipped_by_the_norm_of_one_rank")
-                          ? std::sqrt(store.counted_sum_of_squares())
-                          : *result.grad_norm;
+  const double norm =
+      planted("clipped_by_the_norm_of_one_rank") ? std::sqrt(own_squares()) : *result.grad_norm;
   {
     const PhaseTimer timer(options.times, "optimizer");
     const double unscale =
@@ -431,11 +424,66 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     optimizer_->step(options.lr, options.weight_decay,
                      unscale * optim::clip_coefficient(options.clip_grad, norm), logits.scaled);
     if (clip_.clips()) result.logits.clipped_heads = logits.clipped_heads;
-    apply_expert_counts(result.expert_counts);
+    apply_expert_counts(step.expert_counts);
   }
   const PhaseTimer timer(options.times, "publish parameters");
   store.publish_values();
   return result;
+}
+
+bool Stepper::can_queue() const {
+  const auto narrow = [](const nn::Param& param) { return param.low_precision.has_value(); };
+  return optimizer_->can_queue() && !clip_.on() && !remembers_choices() &&
+         std::ranges::none_of(model_->model->params(), narrow);
+}
+
+/// The decisions of step(), in the same operations on the device.
+QueuedStep Stepper::queue(const data::StepData& data, const StepOptions& options) {
+  PT_DCHECK(!options.find_nonfinite_layer && !options.check_copies);
+  nn::StepState state;
+  QueuedStep step = passes(data, options, state);
+  if (!step.figures.defined()) return step;
+  const at::Tensor& sums = step.figures;
+  at::Tensor total = at::zeros({}, sums.options());
+  for (size_t i = 0; i < step.targets.size(); ++i)
+    if (step.targets[i] > 0 && spec().losses[i].evaluated)
+      total = total + sums.select(0, static_cast<int64_t>(i)) /
+                          static_cast<double>(step.targets[i]) * spec().losses[i].weight;
+  const auto squares = static_cast<int64_t>(step.targets.size() + step.auxiliary.size()) + 1;
+  const at::Tensor norm = sums.select(0, squares).sqrt() / options.loss_scale;
+  const at::Tensor finite = at::isfinite(total).logical_and(at::isfinite(norm));
+  const double threshold = options.grad_norm_skip_threshold;
+  const at::Tensor too_large = threshold > 0 ? norm > threshold : at::zeros_like(finite),
+                   apply = finite.logical_and(too_large.logical_not());
+  at::Tensor scale = at::full({}, 1 / options.loss_scale, sums.options());
+  if (options.clip_grad > 0)
+    scale =
+        scale * at::div(at::full({}, options.clip_grad, sums.options()), norm + 1e-6).clamp_max(1);
+  {
+    const PhaseTimer timer(options.times, "optimizer");
+    optimizer_->queue_step(options.lr, options.weight_decay,
+                           at::stack({scale, apply.to(at::kDouble)}));
+    apply_expert_counts(step.expert_counts, apply.to(at::kLong));
+  }
+  const PhaseTimer timer(options.times, "publish parameters");
+  model_->store->publish_values();
+  step.figures = at::cat({sums, at::stack({finite, too_large}).to(at::kDouble)});
+  step.decided = true;
+  return step;
+}
+
+std::vector<StepResult> Stepper::read(const std::vector<QueuedStep>& steps) const {
+  std::vector<at::Tensor> all;
+  for (const QueuedStep& step : steps)
+    if (step.figures.defined()) all.push_back(step.figures);
+  const at::Tensor figures = all.empty() ? at::Tensor() : nn::host_values(at::cat(all));
+  const double* next = all.empty() ? nullptr : figures.const_data_ptr<double>();
+  std::vector<StepResult> results;
+  for (const QueuedStep& step : steps) {
+    results.push_back(result_of(step, next));
+    if (step.figures.defined()) next += step.figures.numel();
+  }
+  return results;
 }
 
 EvaluationSums Stepper::evaluate(const data::StepData& data) {
@@ -449,13 +497,16 @@ EvaluationSums Stepper::evaluate(const data::StepData& data) {
     options.training = groups_.world().size() > 1 && planted("evaluation_with_dropout");
     runtime_.run(schedule(Use::kEvaluation, microbatches.size()), microbatches, state, options);
   }
-  std::vector<double> own = own_losses(state);
+  std::vector<at::Tensor> own = own_losses(state);
   for (const models::LossTerm& term : spec().losses) {
     const auto found = state.hits.find(term.name);
-    own.push_back(counts_here() && found != state.hits.end() ? static_cast<double>(found->second)
-                                                             : 0);
+    own.push_back(counts_here() && found != state.hits.end() ? found->second.to(at::kDouble)
+                                                             : at::zeros_like(own.front()));
   }
-  const std::vector<double> sums = summed(own, groups_.world());
+  const at::Tensor all = at::stack(own);
+  comm::all_reduce_(all, comm::ReduceOp::kSum, groups_.world());
+  const at::Tensor read = nn::host_values(all);
+  const double* const sums = read.const_data_ptr<double>();
   EvaluationSums result;
   const std::vector<int64_t> targets = global_counts(data).targets;
   for (size_t i = 0; i < targets.size(); ++i)

@@ -66,6 +66,21 @@ struct StepResult {
   std::string first_nonfinite;
 };
 
+/// A step that was made or queued, with figures that are still on the device.
+struct QueuedStep {
+  /// What the host knows: targets of each term, denominators of each auxiliary term, totals.
+  std::vector<int64_t> targets, auxiliary;
+  std::vector<data::StreamTotals> totals;
+  double loss_scale = 1;
+  bool global_balance = true; ///< the global balance loss has a value
+  /// [n] double of all ranks: sums of the terms, of the auxiliary terms, whether copies of
+  /// gradients are not finite, the sum of squared gradients, expert counts; of a queued step also
+  /// whether its numbers were finite, and whether its norm was too large. Undefined: no targets.
+  at::Tensor figures;
+  at::Tensor expert_counts; ///< StepResult::expert_counts on the device
+  bool decided = false;     ///< it was queued
+};
+
 /// "loss nan and gradient norm inf are not finite, first seen in layers.0", of a step that was not.
 std::string nonfinite_text(const StepResult& result);
 /// Why a step whose numbers are finite updated nothing: "its batch has no targets".
@@ -81,7 +96,17 @@ class Stepper {
           comm::ParallelGroups groups, parallelize::PipelinePlan plan,
           const QkClipOptions& clip = {});
 
+  /// Makes a step and reads its figures before the update: one read on the host.
   StepResult step(const data::StepData& data, const StepOptions& options);
+
+  /// Whether the device can decide about an update: not if the optimizer, qk-clip, the global
+  /// balance loss, or products in low precision need the host.
+  bool can_queue() const;
+  /// The same step without a read: read() gives its result later. `find_nonfinite_layer` and
+  /// `check_copies` are not possible.
+  QueuedStep queue(const data::StepData& data, const StepOptions& options);
+  /// The results of steps in their order, with one read for all of them.
+  std::vector<StepResult> read(const std::vector<QueuedStep>& steps) const;
 
   /// Without dropout.
   EvaluationSums evaluate(const data::StepData& data);
@@ -105,8 +130,14 @@ class Stepper {
   const pipeline::Schedule& schedule(Use use, size_t num_microbatches);
   std::vector<nn::Microbatch> inputs(const data::StepData& data) const;
   const models::ModelSpec& spec() const { return model_->model->spec(); }
+  /// Forward and backward passes, and the sums of all ranks.
+  QueuedStep passes(const data::StepData& data, const StepOptions& options, nn::StepState& state);
+  /// QueuedStep::figures. Collective over the world.
+  at::Tensor gathered_figures(const nn::StepState& state, const StepOptions& options,
+                              const at::Tensor& expert_counts) const;
+  StepResult result_of(const QueuedStep& step, const double* figures) const;
   /// Of each term, from every rank of the last stage, counted once: that of this rank or 0.
-  std::vector<double> own_losses(const nn::StepState& state) const;
+  std::vector<at::Tensor> own_losses(const nn::StepState& state) const;
   /// Whether this rank's figures of the last stage are those that count.
   bool counts_here() const;
   /// By term: weight / denominator, times the loss scale.
@@ -116,8 +147,11 @@ class Stepper {
                       const data::StepData& data) const;
   /// StepResult::expert_counts, of all ranks.
   at::Tensor expert_counts(const nn::StepState& state) const;
-  /// Experts have been chosen so often in a step that changed the model.
-  void apply_expert_counts(const at::Tensor& counts);
+  /// Experts have been chosen so often in a step that changed the model, or that may have: `apply`
+  /// (0-dim int64) is 0 if it has not. Undefined: it has.
+  void apply_expert_counts(const at::Tensor& counts, const at::Tensor& apply = {});
+  /// Whether the choices of a step are state of the run.
+  bool remembers_choices() const;
   /// Of all ranks.
   std::vector<Prediction> gathered_predictions(const nn::StepState& state) const;
   /// The first rank's name that is not empty, with that rank where there are several.
@@ -134,9 +168,5 @@ class Stepper {
   ExpertChoices expert_choices_;
   nn::ExpertLoads expert_loads_; ///< of these
 };
-
-/// A batch as a model of these streams takes it.
-nn::Microbatch model_input(const data::Batch& batch, const std::vector<std::string>& streams,
-                           at::Device device);
 
 } // namespace pentatron::trainer

@@ -49,8 +49,8 @@ Between any_rank(const Between& here, const comm::Group& world) {
   values[1] = here.out_of_time;
   values[2] = here.saving;
   const at::Tensor all = comm::all_reduce(own, comm::ReduceOp::kMax, world);
-  const auto is = [&](int64_t i) { return all[i].item<int64_t>() != 0; };
-  return {static_cast<int>(all[0].item<int64_t>()), is(1), is(2)};
+  const int64_t* const most = all.const_data_ptr<int64_t>();
+  return {static_cast<int>(most[0]), most[1] != 0, most[2] != 0};
 }
 
 const char* stopping_text(bool saves) {

@@ -94,7 +94,8 @@ void Tracer::finish() {
 /// at the barrier is another machine's, and the barrier tells by how much.
 double Tracer::clock_shift() const {
   const at::Tensor own = at::full({1}, together_s_, at::kDouble);
-  const double first = comm::all_gather(own, 0, groups_.world())[0].item<double>();
+  const at::Tensor all = comm::all_gather(own, 0, groups_.world());
+  const double first = *all.const_data_ptr<double>();
   return std::abs(first - together_s_) > 1 ? first - together_s_ : 0;
 }
 

@@ -47,6 +47,7 @@
 #include "pentatron/trainer/save_options.h"
 #include "pentatron/trainer/starting_weights.h"
 #include "pentatron/trainer/step.h"
+#include "pentatron/trainer/step_queue.h"
 #include "pentatron/trainer/stop.h"
 #include "pentatron/trainer/stored_tokenizer.h"
 #include "pentatron/trainer/tracer.h"
@@ -101,9 +102,8 @@ struct Trainer::State {
   void forget();
   std::string describe() const;
   data::LoaderOptions loader_options(int64_t consumed) const;
-  StepResult run_step(const StepOptions& options, int64_t* samples);
   std::vector<checkpoint::SaveEvent> save();
-  TrainReport train(Reporter& reporter);
+  TrainReport train(Reporter& reporter, bool late_figures);
 };
 
 Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run)
@@ -307,25 +307,6 @@ data::LoaderOptions Trainer::State::loader_options(int64_t consumed) const {
   return trainer::loader_options(config, groups.dp(), model.model->spec(), consumed);
 }
 
-StepResult Trainer::State::run_step(const StepOptions& options, int64_t* samples) {
-  const double begin = monotonic_s();
-  const data::StepData data = loader->next();
-  if (options.times != nullptr) options.times->phases.push_back({"data", begin, monotonic_s()});
-  *samples = data.global_batch_size;
-  delayed_scales.begin_step();
-  StepResult result = stepper->step(data, options);
-  if (!result.finite && !scaling.overflowed(result)) {
-    // Nothing was updated, so the same step again gives the same numbers: this time every layer is
-    // looked at.
-    StepOptions search = options;
-    search.find_nonfinite_layer = true;
-    search.times = nullptr;
-    result = stepper->step(data, search);
-  }
-  if (result.loss) delayed_scales.end_step(groups.world());
-  return result;
-}
-
 std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   progress.config_yaml = config::to_yaml(config);
   progress.tokenizer = stored_tokenizer.digest;
@@ -391,7 +372,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
                                 c.parallel.pipeline_model_parallel_size, g.dp().size()),
           .started_from = s.started_from});
   try {
-    TrainReport report = s.train(reporter);
+    TrainReport report = s.train(reporter, run_options.late_figures || !s.device.is_cpu());
     reporter.finish(exit_reason(report));
     report.metrics = reporter.metrics_path();
     report.plot = reporter.plot_path();
@@ -405,7 +386,7 @@ TrainReport Trainer::run(const RunOptions& run_options) {
   }
 }
 
-TrainReport Trainer::State::train(Reporter& reporter) {
+TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
   State& s = *this;
   const Config& c = config;
   TrainReport report;
@@ -447,55 +428,10 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     }
     check_export();
   };
-  const auto evaluate = [&] {
-    std::optional<Evaluation> result;
-    with_eval_weights(c, *s.optimizer, *s.model.store, [&] {
-      result = validate(*s.stepper, s.model.model->spec(), c, s.datasets, s.loader_options(0),
-                        s.main_rank);
-    });
-    report.validation = result;
-    s.progress.validation_loss = result ? std::optional(result->loss) : std::nullopt;
-    if (!result) return;
-    for (const auto& [name, value] : result->figures)
-      s.progress.figures["validation_" + name] = value;
-    reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *result);
-  };
-  const auto try_out = [&](bool last) {
-    const int64_t iteration = s.progress.iteration;
-    if (!s.tasks->due(iteration, last) && !s.samples->due(iteration, last)) return;
-    with_eval_weights(c, *s.optimizer, *s.model.store, [&] {
-      if (s.tasks->due(iteration, last))
-        reporter.task_scores(iteration, s.progress.consumed_samples,
-                             s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
-      if (s.samples->due(iteration, last))
-        reporter.samples(iteration, s.samples->write(s.model, *s.tokenizer, s.sequence));
-    });
-  };
-  if (s.progress.iteration >= s.total_iterations) {
-    if (c.train.eval_interval > 0) evaluate();
-    try_out(true);
-  }
-
-  while (s.progress.iteration < s.total_iterations) {
-    failed.tell();
-    const double step_begin = monotonic_s();
-    const int64_t iteration = s.progress.iteration + 1;
-    const int64_t n = length.by_samples()
-                          ? s.scaling.scheduled_samples(s.batch_sizes.samples_after(iteration))
-                          : s.scaling.scheduled_iterations(iteration);
-    const StepOptions options{.lr = lr.at(n),
-                              .weight_decay = decay.at(n),
-                              .clip_grad = c.optimizer.clip_grad,
-                              .grad_norm_skip_threshold = c.optimizer.grad_norm_skip_threshold,
-                              .loss_scale = s.scaling.scale(),
-                              .check_copies = c.dtype == Precision::kFp16,
-                              .seed = c.seed,
-                              .times = tracer.begin(iteration)};
-    int64_t samples = 0;
-    const StepResult result = s.run_step(options, &samples);
-    tracer.end();
-    s.progress.iteration = iteration;
-    s.progress.consumed_samples = s.loader->consumed_samples();
+  StepQueue steps(*s.stepper, *s.loader, s.delayed_scales, s.scaling, s.groups.world(),
+                  late_figures);
+  const auto account_for = [&](const MadeStep& made) {
+    const auto& [iteration, consumed, samples, wait, time_s, options, result] = made;
     const bool overflow = s.scaling.overflowed(result);
     const bool has_loss = result.loss && std::isfinite(*result.loss);
     s.scaling.after_step(iteration, result, samples);
@@ -524,10 +460,9 @@ TrainReport Trainer::State::train(Reporter& reporter) {
       report.last_loss = result.loss;
       report.last_terms = named_terms(s.model.model->spec(), result.terms);
     }
-    ++report.steps;
     reporter.step(
         {.iteration = iteration,
-         .consumed_samples = s.progress.consumed_samples,
+         .consumed_samples = consumed,
          .samples = samples,
          .loss = result.loss,
          .terms = all_terms(s.model.model->spec(), result.terms, result.auxiliary),
@@ -536,21 +471,76 @@ TrainReport Trainer::State::train(Reporter& reporter) {
          .loss_scale = s.scaling.reported(),
          .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,
-         .step_time_s = monotonic_s() - step_begin,
+         .step_time_s = time_s,
          .flops = result.loss ? step_flops(c, *s.model.model, std::ssize(s.plan.stages), samples,
                                            result.totals)
                               : StepFlops{},
-         .data_wait = s.loader->wait_share(),
+         .data_wait = wait,
          .finite = overflow ? has_loss : result.finite,
          .too_large = result.too_large,
          .overflow = overflow,
          .skipped = s.progress.skipped_iterations,
          .nan = s.progress.nan_iterations});
+  };
+  const auto account = [&] {
+    for (const MadeStep& made : steps.take()) account_for(made);
+  };
+  const auto evaluate = [&] {
+    account();
+    std::optional<Evaluation> result;
+    with_eval_weights(c, *s.optimizer, *s.model.store, [&] {
+      result = validate(*s.stepper, s.model.model->spec(), c, s.datasets, s.loader_options(0),
+                        s.main_rank);
+    });
+    report.validation = result;
+    s.progress.validation_loss = result ? std::optional(result->loss) : std::nullopt;
+    if (!result) return;
+    for (const auto& [name, value] : result->figures)
+      s.progress.figures["validation_" + name] = value;
+    reporter.evaluation(s.progress.iteration, s.progress.consumed_samples, *result);
+  };
+  const auto try_out = [&](bool last) {
+    const int64_t iteration = s.progress.iteration;
+    if (!s.tasks->due(iteration, last) && !s.samples->due(iteration, last)) return;
+    account();
+    with_eval_weights(c, *s.optimizer, *s.model.store, [&] {
+      if (s.tasks->due(iteration, last))
+        reporter.task_scores(iteration, s.progress.consumed_samples,
+                             s.tasks->scores(s.model, *s.tokenizer, s.groups, s.sequence));
+      if (s.samples->due(iteration, last))
+        reporter.samples(iteration, s.samples->write(s.model, *s.tokenizer, s.sequence));
+    });
+  };
+  if (s.progress.iteration >= s.total_iterations) {
+    if (c.train.eval_interval > 0) evaluate();
+    try_out(true);
+  }
+
+  while (s.progress.iteration < s.total_iterations) {
+    failed.tell();
+    const int64_t iteration = s.progress.iteration + 1;
+    const int64_t n = length.by_samples()
+                          ? s.scaling.scheduled_samples(s.batch_sizes.samples_after(iteration))
+                          : s.scaling.scheduled_iterations(iteration);
+    const StepOptions options{.lr = lr.at(n),
+                              .weight_decay = decay.at(n),
+                              .clip_grad = c.optimizer.clip_grad,
+                              .grad_norm_skip_threshold = c.optimizer.grad_norm_skip_threshold,
+                              .loss_scale = s.scaling.scale(),
+                              .check_copies = c.dtype == Precision::kFp16,
+                              .seed = c.seed,
+                              .times = tracer.begin(iteration)};
+    steps.make(iteration, options);
+    tracer.end();
+    s.progress.iteration = iteration;
+    s.progress.consumed_samples = s.loader->consumed_samples();
+    const bool last = iteration == s.total_iterations;
+    if (steps.reads_each() || last || reporter.prints(iteration)) account();
+    ++report.steps;
     if (report.steps == 2 && s.device.is_cpu())
       log::info("{}", measured_memory(c, s.groups.world()));
     if (const auto contention = main_rank ? watch.step(monotonic_s()) : std::nullopt)
       log::warning("{}\n  try: {}", contention->what, contention->remedy);
-    const bool last = iteration == s.total_iterations;
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
       evaluate();
     }
@@ -566,8 +556,9 @@ TrainReport Trainer::State::train(Reporter& reporter) {
     if (between.out_of_time) stop = StopReason::kDuration;
     if (between.signal != 0) stop = StopReason::kSignal;
     report.signal = between.signal;
-    if (s.saver) show_saves(s.saver->advance(between.saving));
     const bool due = c.checkpoint.save_interval > 0 && iteration % c.checkpoint.save_interval == 0;
+    if (due || stop) account();
+    if (s.saver) show_saves(s.saver->advance(between.saving));
     if (s.saver && (due || last || stop)) {
       show_saves(s.saver->finish());
       exporter.wait(); // the new checkpoint may remove the one that it reads

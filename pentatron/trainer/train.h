@@ -37,6 +37,8 @@ struct TrainReport {
 struct RunOptions {
   bool progress_bar = false; ///< with logger.progress=auto, if the console is a terminal
   std::string version = {};  ///< of the program, for run.json
+  /// Read the figures of several steps together on a CPU, too (step_queue.h): for tests.
+  bool late_figures = false;
 };
 
 /// A run with a valid configuration. The constructor opens the data, builds the model and loads the

@@ -292,6 +292,46 @@ TEST(Lion, EveryEntryGivesTheReferencesBits) {
   }
 }
 
+/// What the device decides is what the host would have passed; nothing is written if it decides
+/// against it.
+TEST(Control, ReplacesScaleAndStepInEveryEntry) {
+  const int64_t n = 20011;
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+    const auto check = [&](const auto& entries, const auto& args, const auto& run_known) {
+      for (const auto& e : entries) {
+        for (const bool apply : {true, false}) {
+          UpdateControl control{.grad_scale = 0.37, .apply = apply ? 1.0 : 0.0, .steps = 8};
+          State s(dtype, n, DType::kBFloat16), expected(dtype, n, DType::kBFloat16);
+          if (apply) run_known(e, expected);
+          auto a = args(s);
+          a.grad_scale = kNaN;
+          a.control = &control;
+          e.run(a, {});
+          EXPECT_TRUE(s.p.same_bits(expected.p)) << e.name << " " << apply;
+          EXPECT_TRUE(s.m.same_bits(expected.m)) << e.name << " " << apply;
+          EXPECT_TRUE(s.v.same_bits(expected.v)) << e.name << " " << apply;
+          EXPECT_TRUE(s.copy.same_bits(expected.copy)) << e.name << " " << apply;
+        }
+      }
+    };
+    State any(dtype, n, DType::kBFloat16);
+    check(
+        entries_for(adamw_entries(), any.adamw(1)),
+        [](State& s) {
+          AdamWArgs a = s.adamw(1);
+          a.first_step = 3;
+          return a;
+        },
+        [](const auto& e, State& s) { e.run(s.adamw(5), {}); });
+    check(
+        entries_for(sgd_entries(), any.sgd(true)), [](State& s) { return s.sgd(true); },
+        [](const auto& e, State& s) { e.run(s.sgd(true), {}); });
+    check(
+        entries_for(lion_entries(), any.lion()), [](State& s) { return s.lion(); },
+        [](const auto& e, State& s) { e.run(s.lion(), {}); });
+  }
+}
+
 double sum_of_squares_of(const Array& x) {
   double result = -1;
   sum_of_squares({.dtype = x.dtype(), .n = x.size(), .x = x.data(), .result = &result});

@@ -261,7 +261,7 @@ TEST(Frozen, ParametersHaveNoStateAndStay) {
       at::Tensor(model.params.find(param.name()).main_grad()).copy_(param.main_grad());
       squares += param.main_grad().to(at::kDouble).square().sum().item<double>();
     }
-    EXPECT_NEAR(counted_sum_of_squares(model.store->shards()), squares,
+    EXPECT_NEAR(counted_sum_of_squares(model.store->shards()).item<double>(), squares,
                 (dtype == at::kDouble ? 1e-12 : 1e-6) * squares);
     EXPECT_EQ(first_nonfinite_gradient(model.store->shards()), "");
     Optimizer other({}, all.store->shards());
@@ -289,6 +289,70 @@ TEST(FirstSteps, CountFromWhereAParameterBeginsToTrain) {
     EXPECT_EQ(at::equal(param.value(), fresh.params.find(param.name()).value()),
               param.name() == "a.weight")
         << param.name();
+}
+
+/// Rules and types whose step may be decided on the device.
+class Queued : public testing::TestWithParam<std::tuple<OptimizerKind, at::ScalarType>> {};
+
+TEST_P(Queued, StepsAreThoseOfTheHostAndSkippedOnesChangeNothing) {
+  const auto [kind, dtype] = GetParam();
+  for (const bool remainders : {false, true}) {
+    if (remainders && dtype != at::kBFloat16) continue;
+    const OptimizerConfig config{.optimizer = kind, .store_param_remainders = remainders};
+    Model model(dtype), other(dtype);
+    Optimizer queued(config, model.store->shards()), known(config, other.store->shards());
+    const Optimizer::FirstSteps first = {{"a.weight", 3}};
+    queued.set_steps(4, first);
+    known.set_steps(4, first);
+    ASSERT_TRUE(queued.can_queue());
+    for (int64_t step = 1; step <= 6; ++step) {
+      model.set_gradients(step);
+      other.set_gradients(step);
+      const bool applied = step % 3 != 0;
+      if (!applied) model.params.find("c.norm").main_grad().fill_(std::nan(""));
+      queued.queue_step(
+          kLr, kDecay,
+          at::tensor({applied ? kScale : std::nan(""), applied ? 1.0 : 0.0}, at::kDouble));
+      if (applied) known.step(kLr, kDecay, kScale);
+      for (const nn::Param& p : other.params)
+        EXPECT_TRUE(at::equal(model.params.find(p.name()).value(), p.value()))
+            << p.name() << " after step " << step;
+    }
+    EXPECT_EQ(known.steps(), 8);
+    EXPECT_EQ(queued.steps(), 8);
+    std::vector<at::Tensor> states;
+    known.for_each_state([&](const auto&, const auto&, const auto&, const at::Tensor& state) {
+      states.push_back(state);
+    });
+    size_t next = 0;
+    queued.for_each_state(
+        [&](const auto&, const auto&, const std::string& what, const at::Tensor& state) {
+          EXPECT_TRUE(at::equal(state, states.at(next++))) << what;
+        });
+    model.set_gradients(7);
+    other.set_gradients(7);
+    queued.step(kLr, kDecay, kScale); // after queued ones
+    known.step(kLr, kDecay, kScale);
+    EXPECT_EQ(queued.steps(), 9);
+    for (const nn::Param& p : other.params)
+      EXPECT_TRUE(at::equal(model.params.find(p.name()).value(), p.value())) << p.name();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, Queued,
+                         testing::Combine(testing::Values(OptimizerKind::kAdam, OptimizerKind::kSgd,
+                                                          OptimizerKind::kLion),
+                                          testing::Values(at::kDouble, at::kFloat, at::kBFloat16)));
+
+TEST(QueuedSteps, AreRefusedByWhatNeedsTheHost) {
+  for (const OptimizerConfig& config :
+       {OptimizerConfig{.optimizer = OptimizerKind::kMuon},
+        OptimizerConfig{.optimizer = OptimizerKind::kAdafactor}, OptimizerConfig{.ema_decay = 0.9},
+        OptimizerConfig{.decoupled_weight_decay = false},
+        OptimizerConfig{.exp_avg_dtype = StateDtype::kFp8}}) {
+    Model model(at::kFloat);
+    EXPECT_FALSE(Optimizer(config, model.store->shards()).can_queue());
+  }
 }
 
 TEST(MasterWeights, KeepWhatBf16WouldLose) {
@@ -323,12 +387,12 @@ TEST(GradNorm, IsTheNormOfAllGradientsAndClipsToIt) {
     double squares = 0;
     for (const auto& [name, g] : model.set_gradients(1)) squares += (g * g).sum().item<double>();
     // Gradients of fp32 and bf16 models are fp32; their squares are summed in fp64 too.
-    EXPECT_NEAR(counted_sum_of_squares(model.store->shards()), squares,
+    EXPECT_NEAR(counted_sum_of_squares(model.store->shards()).item<double>(), squares,
                 (dtype == at::kDouble ? 1e-12 : 1e-6) * squares);
     EXPECT_EQ(first_nonfinite_gradient(model.store->shards()), "");
     model.params.find("c.norm").main_grad()[64].fill_(INFINITY);
     EXPECT_EQ(first_nonfinite_gradient(model.store->shards()), "c.norm");
-    EXPECT_FALSE(std::isfinite(counted_sum_of_squares(model.store->shards())));
+    EXPECT_FALSE(std::isfinite(counted_sum_of_squares(model.store->shards()).item<double>()));
   }
   EXPECT_EQ(clip_coefficient(1.0, 0.5), 1.0);
   EXPECT_EQ(clip_coefficient(0.0, 50.0), 1.0) << "0 clips nothing";

@@ -51,7 +51,7 @@ class ToySegment final : public nn::Segment {
       break;
     }
     const at::Tensor loss = product(taken[0]).square().sum();
-    ctx.add_loss("toy", loss.item<double>());
+    ctx.add_loss("toy", loss.detach());
     return {.flows = {}, .loss = loss * ctx.loss_scale("toy")};
   }
 
@@ -166,7 +166,7 @@ Outcome oracle(size_t frozen) {
     toy.chunks[0].forward({}, ctx, *toy.store, &tape);
     toy.chunks[0].backward({}, ctx, *toy.store, tape);
   }
-  return {state.loss_sums.at("toy"), toy.store->gradients().clone()};
+  return {state.loss_sum("toy"), toy.store->gradients().clone()};
 }
 
 class Flows : public testing::TestWithParam<std::string> {};
@@ -220,8 +220,7 @@ void expect_same_under(const std::string& name, size_t frozen, const Ways& ways 
         const pipeline::Channels channels = ways.channels ? channels_of(schedule, world) : world;
         pipeline::Runtime runtime(chunks, *toy.store, channels, boundaries);
         runtime.run(schedule, batches, state, {.loss_scales = {{"toy", 0.1}}, .training = true});
-        const at::Tensor loss = at::scalar_tensor(
-            state.loss_sums.contains("toy") ? state.loss_sums.at("toy") : 0.0, at::kDouble);
+        const at::Tensor loss = at::scalar_tensor(state.loss_sum("toy"), at::kDouble);
         test::expect_close(comm::all_reduce(loss, comm::ReduceOp::kSum, world),
                            at::scalar_tensor(expected.loss, at::kDouble), {1e-12, 0});
         test::expect_close(comm::all_reduce(toy.store->gradients(), comm::ReduceOp::kSum, world),

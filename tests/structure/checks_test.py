@@ -4,6 +4,7 @@ import tempfile
 import unittest
 
 import hardening
+import host_reads
 import includes
 import keys
 import links
@@ -45,6 +46,22 @@ class Table(unittest.TestCase):
 
     def test_cli_sees_everything(self):
         self.assertEqual(table.allowed("cli"), set(table.MAY_USE))
+
+
+class HostReads(unittest.TestCase):
+
+    def found(self, line, path="pentatron/optim/a.cpp"):
+        return host_reads.violations(Tree(**{path: line}).root)
+
+    def test_each_way_to_read_a_device_is_found(self):
+        for line in ("x.item<double>();", "x.sum().item<T>();", "x.cpu();", "p->cpu();", "x.to(at::kCPU, at::kLong);",
+                     "at::nonzero(x);", "x.masked_select(y);", "if (at::equal(x, y)) {}"):
+            self.assertEqual(len(self.found(line + "\n")), 1, line)
+
+    def test_other_folders_comments_and_the_place_itself_may(self):
+        self.assertEqual(self.found("x.item<double>();\n", "pentatron/serve/a.cpp"), [])
+        self.assertEqual(self.found("x.item<double>();\n", "pentatron/nn/host_copies.cpp"), [])
+        self.assertEqual(self.found("y; // x.item<double>()\nat::Device d = at::kCPU;\nstd::equal(a, b, c);\n"), [])
 
 
 class Keys(unittest.TestCase):

@@ -4,6 +4,7 @@ import sys
 
 import formatting
 import hardening
+import host_reads
 import includes
 import keys
 import links
@@ -26,6 +27,7 @@ def main(check, target, *more):
     else:
         found = {
             "includes": includes.violations,
+            "host_reads": host_reads.violations,
             "keys": keys.violations,
             "links": links.violations,
             "models": models.violations,

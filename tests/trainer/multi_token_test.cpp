@@ -12,7 +12,7 @@
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/data/shifted_fields.h"
 #include "pentatron/parallelize/parallelize.h"
-#include "pentatron/trainer/step.h"
+#include "pentatron/trainer/step_inputs.h"
 #include "tests/support/ranks.h"
 
 namespace pentatron::trainer {
@@ -135,8 +135,7 @@ TEST_P(MultiToken, LossesAndGradientsAreThoseOfPyTorch) {
     const models::LossTerm& term = spec.losses[i];
     const double reference =
         tensor_of(expected, i == 0 ? "loss" : fmt::format("mtp_{}_loss", i)).item<double>();
-    EXPECT_NEAR(state.loss_sums.at(term.name) /
-                    static_cast<double>(batch.num_targets.at(term.labels)),
+    EXPECT_NEAR(state.loss_sum(term.name) / static_cast<double>(batch.num_targets.at(term.labels)),
                 reference, 1e-10 * reference)
         << term.name;
   }

@@ -170,9 +170,9 @@ inline std::vector<Json> read_metrics(const std::string& file, bool evaluations 
   return lines;
 }
 
-inline Trace finish(trainer::Trainer& trainer) {
+inline Trace finish(trainer::Trainer& trainer, const trainer::RunOptions& options = {}) {
   Trace trace;
-  trace.report = trainer.run();
+  trace.report = trainer.run(options);
   if (!trace.report.metrics.empty()) trace.steps = read_metrics(trace.report.metrics.string());
   for (const nn::Param& param : trainer.model().model.params())
     trace.weights[param.name()] = param.dense_value().clone();

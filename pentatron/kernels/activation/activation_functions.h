@@ -5,12 +5,7 @@
 #include <cmath>
 
 #include "pentatron/kernels/activation/activation.h"
-
-#ifdef __CUDACC__
-#define PT_HOST_DEVICE __host__ __device__
-#else
-#define PT_HOST_DEVICE
-#endif
+#include "pentatron/kernels/common/host_device.h"
 
 namespace pentatron::kernels {
 

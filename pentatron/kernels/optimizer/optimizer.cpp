@@ -64,7 +64,8 @@ void adamw(const AdamWArgs& args, const Context& context) {
   if (args.dtype != acc_dtype(args.dtype)) {
     raise<ShapeError>("adamw: dtype={} is not float32 or float64", name(args.dtype));
   }
-  if (args.step < 1) raise<ShapeError>("adamw: step={} is less than 1", args.step);
+  if (args.control == nullptr && args.step < 1)
+    raise<ShapeError>("adamw: step={} is less than 1", args.step);
   run_entry(op_class(Op::kAdamW, args.dtype), adamw_entries(), args, context);
 }
 

@@ -9,6 +9,13 @@
 
 namespace pentatron::kernels {
 
+/// What a step has decided on the device, without the host's knowing; in device memory on CUDA.
+struct UpdateControl {
+  double grad_scale = 1;
+  double apply = 1; ///< 0: nothing is updated
+  double steps = 1; ///< updates with this one
+};
+
 /// AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101), in the order of operations of
 /// torch.optim.AdamW:
 ///   g = grad_scale * grad
@@ -29,8 +36,10 @@ struct AdamWArgs {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
-  double grad_scale = 1; ///< clip coefficient / loss scale
-  int64_t step = 1;      ///< from 1
+  double grad_scale = 1;                  ///< clip coefficient / loss scale
+  int64_t step = 1;                       ///< from 1
+  const UpdateControl* control = nullptr; ///< if given, in place of grad_scale and step
+  int64_t first_step = 0;                 ///< of control's steps, those before the first of these
 };
 void adamw(const AdamWArgs& args, const Context& context = {});
 std::span<const Entry<AdamWArgs>> adamw_entries();
@@ -51,6 +60,7 @@ struct SgdArgs {
   bool nesterov = false;
   double weight_decay = 0;
   double grad_scale = 1;
+  const UpdateControl* control = nullptr; ///< if given, in place of grad_scale
 };
 void sgd(const SgdArgs& args, const Context& context = {});
 std::span<const Entry<SgdArgs>> sgd_entries();
@@ -72,6 +82,7 @@ struct LionArgs {
   double beta2 = 0.99;
   double weight_decay = 0;
   double grad_scale = 1;
+  const UpdateControl* control = nullptr; ///< if given, in place of grad_scale
 };
 void lion(const LionArgs& args, const Context& context = {});
 std::span<const Entry<LionArgs>> lion_entries();

@@ -26,7 +26,16 @@ __device__ void update(const Args& a, T grad_scale, F&& rule) {
   });
 }
 
+/// Of a step that the device controls: its scalars, or false if it updates nothing.
+template <class Args, class Scalars> __device__ bool controlled(Args& a, Scalars& s) {
+  if (a.control == nullptr) return true;
+  if (!take_control(a)) return false;
+  s = Scalars(a);
+  return true;
+}
+
 template <class T, class Copy> __global__ void adamw_kernel(AdamWArgs a, AdamWScalars<T> s) {
+  if (!controlled(a, s)) return;
   T* m = static_cast<T*>(a.exp_avg);
   T* v = static_cast<T*>(a.exp_avg_sq);
   update<T, Copy>(a, s.grad_scale, [&](int64_t i, T p, T g) {
@@ -39,6 +48,7 @@ template <class T, class Copy> __global__ void adamw_kernel(AdamWArgs a, AdamWSc
 }
 
 template <class T, class Copy> __global__ void sgd_kernel(SgdArgs a, SgdScalars<T> s) {
+  if (!controlled(a, s)) return;
   T* b = static_cast<T*>(a.momentum_buffer);
   update<T, Copy>(a, s.grad_scale, [&](int64_t i, T p, T scaled) {
     T g = scaled + s.decay * p;
@@ -52,6 +62,7 @@ template <class T, class Copy> __global__ void sgd_kernel(SgdArgs a, SgdScalars<
 }
 
 template <class T, class Copy> __global__ void lion_kernel(LionArgs a, LionScalars<T> s) {
+  if (!controlled(a, s)) return;
   T* m = static_cast<T*>(a.exp_avg);
   update<T, Copy>(a, s.grad_scale, [&](int64_t i, T p, T g) {
     const T m0 = m[i], c = s.beta1 * m0 + s.weight1 * g;

@@ -4,16 +4,26 @@
 
 #include <cmath>
 
+#include "pentatron/kernels/common/host_device.h"
 #include "pentatron/kernels/optimizer/buffer.h"
 #include "pentatron/kernels/optimizer/optimizer.h"
 
 namespace pentatron::kernels {
 
+/// Replaces what `control` says, of a step that is about to be made: false if it updates nothing.
+template <class Args> PT_HOST_DEVICE bool take_control(Args& a) {
+  if (a.control == nullptr) return true;
+  a.grad_scale = a.control->grad_scale;
+  if constexpr (requires { a.first_step; })
+    a.step = static_cast<int64_t>(a.control->steps) - a.first_step;
+  return a.control->apply != 0;
+}
+
 /// The scalars of one AdamW step, computed in double.
 template <class T> struct AdamWScalars {
   T decay, weight1, beta2, weight2, correction2, step_size, eps, grad_scale;
 
-  explicit AdamWScalars(const AdamWArgs& a)
+  PT_HOST_DEVICE explicit AdamWScalars(const AdamWArgs& a)
       : decay(static_cast<T>(1 - a.lr * a.weight_decay)), weight1(static_cast<T>(1 - a.beta1)),
         beta2(static_cast<T>(a.beta2)), weight2(static_cast<T>(1 - a.beta2)),
         correction2(static_cast<T>(std::sqrt(1 - std::pow(a.beta2, static_cast<double>(a.step))))),
@@ -25,7 +35,7 @@ template <class T> struct AdamWScalars {
 template <class T> struct SgdScalars {
   T lr, momentum, decay, grad_scale;
 
-  explicit SgdScalars(const SgdArgs& a)
+  PT_HOST_DEVICE explicit SgdScalars(const SgdArgs& a)
       : lr(static_cast<T>(a.lr)), momentum(static_cast<T>(a.momentum)),
         decay(static_cast<T>(a.weight_decay)), grad_scale(static_cast<T>(a.grad_scale)) {}
 };
@@ -34,7 +44,7 @@ template <class T> struct SgdScalars {
 template <class T> struct LionScalars {
   T decay, beta1, weight1, beta2, weight2, lr, grad_scale;
 
-  explicit LionScalars(const LionArgs& a)
+  PT_HOST_DEVICE explicit LionScalars(const LionArgs& a)
       : decay(static_cast<T>(1 - a.lr * a.weight_decay)), beta1(static_cast<T>(a.beta1)),
         weight1(static_cast<T>(1 - a.beta1)), beta2(static_cast<T>(a.beta2)),
         weight2(static_cast<T>(1 - a.beta2)), lr(static_cast<T>(a.lr)),

@@ -33,7 +33,9 @@ void update(const Args& a, F&& make) {
 
 } // namespace
 
-void adamw(const AdamWArgs& a, const Context&) {
+void adamw(const AdamWArgs& given, const Context&) {
+  AdamWArgs a = given;
+  if (!take_control(a)) return;
   update<AdamWScalars>(a, [&]<class T>(const AdamWScalars<T>& s) {
     return [&s, m = static_cast<T*>(a.exp_avg), v = static_cast<T*>(a.exp_avg_sq)](int64_t i, T p,
                                                                                    T g) {
@@ -45,7 +47,9 @@ void adamw(const AdamWArgs& a, const Context&) {
   });
 }
 
-void sgd(const SgdArgs& a, const Context&) {
+void sgd(const SgdArgs& given, const Context&) {
+  SgdArgs a = given;
+  if (!take_control(a)) return;
   update<SgdScalars>(a, [&]<class T>(const SgdScalars<T>& s) {
     return [&s, nesterov = a.nesterov, b = static_cast<T*>(a.momentum_buffer)](int64_t i, T p,
                                                                                T scaled) {
@@ -59,7 +63,9 @@ void sgd(const SgdArgs& a, const Context&) {
   });
 }
 
-void lion(const LionArgs& a, const Context&) {
+void lion(const LionArgs& given, const Context&) {
+  LionArgs a = given;
+  if (!take_control(a)) return;
   update<LionScalars>(a, [&]<class T>(const LionScalars<T>& s) {
     return [&s, m = static_cast<T*>(a.exp_avg)](int64_t i, T p, T g) {
       const T c = s.beta1 * m[i] + s.weight1 * g;

@@ -48,7 +48,9 @@ void update(const Args& a, F&& make) {
   });
 }
 
-void adamw(const AdamWArgs& a, const Context&) {
+void adamw(const AdamWArgs& given, const Context&) {
+  AdamWArgs a = given;
+  if (!take_control(a)) return;
   update<AdamWScalars>(a, [&]<class T>(const AdamWScalars<T>& s) {
     return [s, m = static_cast<T*>(a.exp_avg),
             v = static_cast<T*>(a.exp_avg_sq)](int64_t i, auto lanes, Vec<T> p, Vec<T> g) {
@@ -63,7 +65,9 @@ void adamw(const AdamWArgs& a, const Context&) {
   });
 }
 
-void sgd(const SgdArgs& a, const Context&) {
+void sgd(const SgdArgs& given, const Context&) {
+  SgdArgs a = given;
+  if (!take_control(a)) return;
   update<SgdScalars>(a, [&]<class T>(const SgdScalars<T>& s) {
     return [s, nesterov = a.nesterov, b = static_cast<T*>(a.momentum_buffer)](
                int64_t i, auto lanes, Vec<T> p, Vec<T> scaled) {
@@ -78,7 +82,9 @@ void sgd(const SgdArgs& a, const Context&) {
   });
 }
 
-void lion(const LionArgs& a, const Context&) {
+void lion(const LionArgs& given, const Context&) {
+  LionArgs a = given;
+  if (!take_control(a)) return;
   update<LionScalars>(a, [&]<class T>(const LionScalars<T>& s) {
     return [s, m = static_cast<T*>(a.exp_avg)](int64_t i, auto lanes, Vec<T> p, Vec<T> g) {
       const Vec<T> zero{}, one = zero + T(1), m0 = load(m + i, lanes);

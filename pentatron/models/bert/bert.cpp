@@ -143,7 +143,7 @@ class EncoderHead final : public nn::Segment {
       const at::Tensor y = parts_.masked->transform(x, ctx);
       const parallel::VocabHead& head = parts_.masked->vocabulary();
       if (ctx.wanted.logits) ctx.deposit(kLogits, head.logits(y, ctx.wanted.logit_rows, ctx));
-      if (labelled("labels")) add(head.loss(y, ctx.batch->field("labels"), kMaskedLoss, ctx));
+      if (labelled("labels")) add(head.loss(y, "labels", kMaskedLoss, ctx));
     }
     if (!parts_.pooler) return {.flows = {}, .loss = loss};
     const at::Tensor pooled = parts_.pooler->forward(layers::first_tokens(x, tp_, ctx), ctx);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/ops/ops.h"
 
 namespace pentatron::models {
@@ -14,8 +15,8 @@ TokenEmbedding::TokenEmbedding(nn::Param& words, nn::Param* positions, const Mod
       positions_(positions), scales_(config.embedding_multiplier.has_value()),
       dropout_(config.embedding_dropout.value_or(config.hidden_dropout)) {
   if (scales_)
-    multiplier_ =
-        at::scalar_tensor(*config.embedding_multiplier, at::dtype(words.dtype())).item<double>();
+    multiplier_ = nn::host_value<double>(
+        at::scalar_tensor(*config.embedding_multiplier, at::dtype(words.dtype())));
 }
 
 at::Tensor TokenEmbedding::forward(const at::Tensor& ids, const at::Tensor& places, uint32_t site,

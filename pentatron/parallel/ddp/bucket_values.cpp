@@ -10,6 +10,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/parallel/ddp/scratch_pool.h"
 
@@ -307,7 +308,12 @@ class Fp8Values final : public Values {
       nn::Fp8Weight::add_amax(recipe(slots[i]), piece.param->shape(), piece.param_begin,
                               values(piece), codes.amax[i].data_ptr<float>());
     }
-    for (size_t i = 0; i < slots.size(); ++i) codes.seen[i] = codes.amax[i].max().item<float>();
+    std::vector<at::Tensor> most;
+    for (const at::Tensor& amax : codes.amax) most.push_back(amax.max());
+    if (!most.empty()) {
+      const at::Tensor seen = nn::host_values(at::stack(most));
+      for (size_t i = 0; i < slots.size(); ++i) codes.seen[i] = seen.const_data_ptr<float>()[i];
+    }
     if (!planted("fp8_scales_of_a_shard"))
       comm::all_reduce_(codes.all_amax, comm::ReduceOp::kMax, shard_);
     for (size_t i = 0; i < slots.size(); ++i)

@@ -212,19 +212,20 @@ void DataParallel::finish_gradients() {
   for (const PartialSums& sums : partial_sums_) sums.sum();
 }
 
-double DataParallel::counted_sum_of_squares() const {
+at::Tensor DataParallel::counted_sum_of_squares() const {
   std::vector<nn::Shard> counted;
   for (const nn::Shard& shard : shards_)
     if (shard.replicas.rank() == 0 || planted("norm_counts_every_replica"))
       counted.push_back(shard);
-  return optim::counted_sum_of_squares(counted);
+  return optim::counted_sum_of_squares(counted, device_);
 }
 
-bool DataParallel::has_nonfinite_copies() const {
+at::Tensor DataParallel::has_nonfinite_copies() const {
   std::vector<nn::Shard> counted, others;
   for (const nn::Shard& shard : shards_)
     (shard.replicas.rank() == 0 ? counted : others).push_back(shard);
-  return optim::has_nonfinite_copies(counted) || optim::has_nonfinite_copies(others, /*all=*/true);
+  return optim::has_nonfinite_copies(counted, /*all=*/false, device_)
+      .logical_or(optim::has_nonfinite_copies(others, /*all=*/true, device_));
 }
 
 void DataParallel::publish_values() {

@@ -72,9 +72,9 @@ class DataParallel final : public nn::ParamStore {
   const comm::Group& buffer_replicas() const { return buffer_replicas_; }
   /// optim::counted_sum_of_squares of the shards, without those of which another data-parallel rank
   /// adds the same: summed over all ranks of the run it counts every true element once.
-  double counted_sum_of_squares() const;
-  /// Whether gradients that are not in that sum hold a NaN or infinity.
-  bool has_nonfinite_copies() const;
+  at::Tensor counted_sum_of_squares() const;
+  /// Whether gradients that are not in that sum hold a NaN or infinity: 0-dim bool.
+  at::Tensor has_nonfinite_copies() const;
 
   /// The optimizer has changed the values of trainable shards(). Under overlap_param_gather the
   /// others' parts are awaited in acquire().

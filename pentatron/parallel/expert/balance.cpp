@@ -36,10 +36,8 @@ at::Tensor loads_of_sums(const AuxiliaryInputs& x, Balance balance, const Router
 }
 
 /// Sums of rows that are of real tokens.
-double total_of(const at::Tensor& values, const at::Tensor& real) {
-  return (real.defined() ? values.masked_fill(real.logical_not(), 0) : values)
-      .sum(at::kDouble)
-      .item<double>();
+at::Tensor total_of(const at::Tensor& values, const at::Tensor& real) {
+  return (real.defined() ? values.masked_fill(real.logical_not(), 0) : values).sum(at::kDouble);
 }
 
 } // namespace

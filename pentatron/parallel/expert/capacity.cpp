@@ -7,6 +7,8 @@
 #include <numeric>
 #include <vector>
 
+#include "pentatron/nn/host_copies.h"
+
 namespace pentatron::parallel {
 
 int64_t expert_capacity(int64_t tokens, int64_t top_k, int64_t experts, double factor) {
@@ -20,8 +22,8 @@ at::Tensor kept_choices(const at::Tensor& experts, const at::Tensor& probs, cons
                         int64_t num_experts, const CapacityOptions& o) {
   const int64_t tokens = experts.size(0), k = experts.size(1);
   const int64_t capacity = expert_capacity(tokens, k, num_experts, o.factor);
-  const at::Tensor chosen = experts.to(at::kCPU).contiguous();
-  const at::Tensor weight = probs.detach().to(at::kCPU, at::kDouble).contiguous();
+  const at::Tensor chosen = nn::host_values(experts);
+  const at::Tensor weight = nn::host_values(probs.detach().to(at::kDouble));
   const int64_t* const expert = chosen.const_data_ptr<int64_t>();
   const double* const prob = weight.const_data_ptr<double>();
   std::vector<int64_t> order(static_cast<size_t>(tokens * k));
@@ -29,7 +31,7 @@ at::Tensor kept_choices(const at::Tensor& experts, const at::Tensor& probs, cons
   if (!o.by_position)
     std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return prob[a] > prob[b]; });
   if (real.defined()) {
-    const at::Tensor is_real = real.to(at::kCPU).contiguous();
+    const at::Tensor is_real = nn::host_values(real);
     std::ranges::stable_partition(order,
                                   [&](int64_t i) { return is_real.const_data_ptr<bool>()[i / k]; });
   }
@@ -37,7 +39,7 @@ at::Tensor kept_choices(const at::Tensor& experts, const at::Tensor& probs, cons
   bool* const keeps = kept.mutable_data_ptr<bool>();
   std::vector<int64_t> taken(static_cast<size_t>(num_experts), 0);
   for (const int64_t i : order) keeps[i] = taken[static_cast<size_t>(expert[i])]++ < capacity;
-  return kept.to(experts.device());
+  return nn::to_device(kept, experts.device());
 }
 
 } // namespace pentatron::parallel

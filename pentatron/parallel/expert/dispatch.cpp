@@ -4,6 +4,7 @@
 
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::parallel {
@@ -98,17 +99,17 @@ at::Tensor own_part(const at::Tensor& per_token, const TensorParallel& tp) {
 Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParallel parallel,
                    int64_t least)
     : parallel_(std::move(parallel)) {
-  const at::Tensor chosen = experts.to(at::kCPU).contiguous();
+  const at::Tensor chosen = nn::host_values(experts);
   if (gathers())
     plan_all_gather(chosen, num_experts, least);
   else
     plan_all_to_all(chosen, num_experts, least);
   const int64_t k = chosen.size(1);
   const at::Device device = experts.device();
-  source_ = choice_.div(k, "floor").to(device); // -1 stays -1
-  places_ = values_places_.view({-1, k * values_places_.size(1)}).to(device);
-  choice_ = choice_.to(device);
-  values_places_ = values_places_.to(device);
+  source_ = nn::to_device(choice_.div(k, "floor"), device); // -1 stays -1
+  places_ = nn::to_device(values_places_.view({-1, k * values_places_.size(1)}), device);
+  choice_ = nn::to_device(choice_, device);
+  values_places_ = nn::to_device(values_places_, device);
 }
 
 void Dispatch::plan_all_to_all(const at::Tensor& chosen, int64_t num_experts, int64_t least) {
@@ -165,8 +166,8 @@ void Dispatch::plan_all_gather(const at::Tensor& chosen, int64_t num_experts, in
   const comm::Group& group = parallel_.group;
   const int64_t tokens = chosen.size(0), k = chosen.size(1);
   const int64_t each =
-      comm::all_reduce(at::full({1}, tokens, at::kLong), comm::ReduceOp::kMax, group)
-          .item<int64_t>();
+      *comm::all_reduce(at::full({1}, tokens, at::kLong), comm::ReduceOp::kMax, group)
+           .const_data_ptr<int64_t>();
   at::Tensor padded = at::full({each, k}, -1, at::kLong);
   padded.narrow(0, 0, tokens).copy_(chosen);
   const at::Tensor all = comm::all_gather(padded, 0, group); // [ranks each, k]

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pentatron/base/philox.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/param.h"
 #include "pentatron/nn/record.h"
@@ -114,7 +115,7 @@ at::Tensor sinkhorn(const at::Tensor& logits) {
     rows = 1 / (static_cast<double>(cost.size(0)) * (at::mv(cost, columns) + kEps));
     const at::Tensor next =
         1 / (static_cast<double>(cost.size(1)) * (at::mv(cost.t(), rows) + kEps));
-    const double change = (next - columns).abs().mean().item<double>();
+    const auto change = nn::host_value<double>((next - columns).abs().mean());
     columns = next;
     if (!(change > kTolerance)) break; // also of NaN
   }
@@ -131,7 +132,7 @@ at::Tensor jitter(const at::Tensor& x, const at::Tensor& row_ids, double eps, ui
   at::Tensor factors;
   {
     const nn::NoAutograd guard;
-    const at::Tensor ids = row_ids.to(at::kCPU).contiguous();
+    const at::Tensor ids = nn::host_values(row_ids);
     const at::Tensor made = at::empty(x.sizes(), at::kFloat);
     const int64_t* const id = ids.const_data_ptr<int64_t>();
     float* const out = made.mutable_data_ptr<float>();
@@ -146,7 +147,7 @@ at::Tensor jitter(const at::Tensor& x, const at::Tensor& row_ids, double eps, ui
               out[t * features + i] = static_cast<float>(1 - eps + 2 * eps * u);
             }
         });
-    factors = made.to(x.device()).to(x.scalar_type());
+    factors = nn::to_device(made, x.device()).to(x.scalar_type());
   }
   at::Tensor y;
   {

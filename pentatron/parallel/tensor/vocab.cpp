@@ -11,6 +11,7 @@
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/differentiable.h"
 #include "pentatron/kernels/cross_entropy/cross_entropy.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/ops/matmul.h"
@@ -37,7 +38,7 @@ struct LossPass {
   double cap;
   bool with_gradient;
   bool count_hits;
-  int64_t hits = 0; ///< targets with the largest logit
+  at::Tensor hits = {}; ///< targets with the largest logit, 0-dim int64
 };
 
 void cap_logits(const at::Tensor& logits, double cap) {
@@ -152,14 +153,8 @@ at::Tensor chunk_gradient(const LossPass& pass, const at::Tensor& logits, const 
   return gradient;
 }
 
-/// The tokens with a target, where leaving out the others is worth the copies; else undefined.
-at::Tensor rows_with_targets(const at::Tensor& labels) {
-  const at::Tensor rows = at::nonzero(labels >= 0).view({-1});
-  return 4 * rows.size(0) <= 3 * labels.numel() ? rows : at::Tensor();
-}
-
 /// Targets whose logit is the largest of all ranks'.
-int64_t count_hits(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels) {
+at::Tensor count_hits(const LossPass& pass, const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor local = labels - pass.share.offset;
   const at::Tensor here = (local >= 0).logical_and_(local < pass.share.real);
   constexpr double kNone = -std::numeric_limits<double>::infinity();
@@ -172,7 +167,7 @@ int64_t count_hits(const LossPass& pass, const at::Tensor& logits, const at::Ten
   }
   comm::all_reduce_(best, comm::ReduceOp::kMax, pass.tp);
   comm::all_reduce_(target, comm::ReduceOp::kMax, pass.tp);
-  return (labels >= 0).logical_and_(target == best).sum().item<int64_t>();
+  return (labels >= 0).logical_and_(target == best).sum();
 }
 
 void run_chunks(LossPass& pass) {
@@ -194,7 +189,10 @@ void run_chunks(LossPass& pass) {
     if (pass.adapter != nullptr) pass.adapter->add(logits, h, begin);
     if (pass.bias != nullptr) logits.add_(pass.bias->value());
     cap_logits(logits, pass.cap);
-    if (pass.count_hits) pass.hits += count_hits(pass, logits, labels);
+    if (pass.count_hits) {
+      const at::Tensor hits = count_hits(pass, logits, labels);
+      pass.hits = pass.hits.defined() ? pass.hits + hits : hits;
+    }
     at::Tensor slope; // of the cap; the gradient may replace the logits
     if (pass.cap > 0 && pass.with_gradient) slope = 1 - (logits / pass.cap).square_();
     const at::Tensor gradient =
@@ -278,8 +276,24 @@ VocabHead::VocabHead(nn::Param& weight, nn::Param* bias, TensorParallel tp, doub
     : weight_(&weight), bias_(bias), tp_(std::move(tp)), cap_(cap), adapters_(std::move(adapters)) {
 }
 
+at::Tensor VocabHead::loss(const at::Tensor& h, std::string_view field, std::string_view term,
+                           const nn::ForwardContext& ctx) const {
+  const at::Tensor& labels = ctx.batch->field(field);
+  const auto known = ctx.batch->labelled_rows.find(field);
+  if (known == ctx.batch->labelled_rows.end()) return loss(h, labels, term, ctx);
+  return loss_of_rows(h, labels, known->second, term, ctx);
+}
+
 at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::string_view term,
                            const nn::ForwardContext& ctx) const {
+  const at::Tensor rows = nn::rows_where(labels >= 0);
+  return loss_of_rows(h, labels, leaves_out(rows.size(0), labels.numel()) ? rows : at::Tensor(),
+                      term, ctx);
+}
+
+at::Tensor VocabHead::loss_of_rows(const at::Tensor& h, const at::Tensor& labels,
+                                   const at::Tensor& rows, std::string_view term,
+                                   const nn::ForwardContext& ctx) const {
   ctx.use(weight_);
   ctx.use(bias_);
   const VocabAdapter* const adapter = adapters_.adapter.get();
@@ -302,7 +316,6 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
     const nn::NoAutograd guard;
     const at::Tensor all = gathered_tokens(h, tp_);
     PT_DCHECK(labels.numel() == all.size(0));
-    const at::Tensor rows = rows_with_targets(labels);
     pass.h = rows.defined() ? all.index_select(0, rows) : all;
     if (rows.defined()) pass.labels = labels.index_select(0, rows);
     pass.losses = at::empty({pass.h.size(0)}, h.options().dtype(nn::acc_dtype(h.scalar_type())));
@@ -319,10 +332,10 @@ at::Tensor VocabHead::loss(const at::Tensor& h, const at::Tensor& labels, std::s
       }
     }
     // In double: the mean over a step is of many tokens, and the reported figure is exact.
-    const double sum = pass.losses.sum(at::kDouble).item<double>();
+    const at::Tensor sum = pass.losses.sum(at::kDouble);
     ctx.add_loss(term, sum);
-    if (pass.count_hits) ctx.add_hits(term, pass.hits);
-    loss = at::scalar_tensor(sum * pass.scale, pass.losses.options());
+    if (pass.hits.defined()) ctx.add_hits(term, pass.hits);
+    loss = (sum * pass.scale).to(pass.losses.scalar_type());
   }
   if (pass.with_gradient) {
     if (weight_->trainable) weight_->accumulated();

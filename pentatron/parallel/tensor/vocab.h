@@ -50,6 +50,11 @@ nn::ShardSpec vocab_bias_spec(int64_t vocab_size);
 /// x [T / t, ...] of all ranks under sequence parallel, else x itself. Without autograd.
 at::Tensor gathered_tokens(const at::Tensor& x, const TensorParallel& tp);
 
+/// Whether leaving out tokens without a label is worth the copies.
+constexpr bool leaves_out(int64_t labelled, int64_t tokens) {
+  return 4 * labelled <= 3 * tokens;
+}
+
 /// Output projection and softmax cross-entropy over chunks of tokens, so that the logits of a
 /// microbatch never exist at once.
 ///
@@ -72,6 +77,9 @@ class VocabHead {
   /// instead.
   at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, std::string_view term,
                   const nn::ForwardContext& ctx) const;
+  /// The same for the labels of a field of the batch, whose Microbatch::labelled_rows are used.
+  at::Tensor loss(const at::Tensor& h, std::string_view field, std::string_view term,
+                  const nn::ForwardContext& ctx) const;
 
   /// Logits of tokens `rows` [R] (int64, numbers in [0, T); undefined: all) as [R, V] in the
   /// accumulate type, on every rank of the group.
@@ -84,6 +92,8 @@ class VocabHead {
   void score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx) const;
 
  private:
+  at::Tensor loss_of_rows(const at::Tensor& h, const at::Tensor& labels, const at::Tensor& rows,
+                           std::string_view term, const nn::ForwardContext& ctx) const;
   /// A pass of the adapter, if there is one, over gathered tokens `rows` (undefined: all).
   std::optional<VocabAdapter::Pass>
   adapter_pass(const at::Tensor& rows, const nn::ForwardContext& ctx, bool with_gradient) const;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/ops/matmul.h"
 #include "pentatron/nn/ops/ops.h"
 #include "pentatron/nn/record.h"
@@ -190,7 +191,7 @@ void VocabAdapters::add_variants(const at::Tensor& logits, const at::Tensor& h,
       continue;
     }
     const at::Tensor among =
-        at::nonzero((rows >= own.begin).logical_and_(rows < own.begin + own.size)).view({-1});
+        nn::rows_where((rows >= own.begin).logical_and_(rows < own.begin + own.size));
     if (among.numel() == 0) continue;
     const at::Tensor part = logits.index_select(0, among);
     variant->add_to_logits(part, h.index_select(0, among));

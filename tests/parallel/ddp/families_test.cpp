@@ -169,7 +169,7 @@ TEST_P(FamiliesOfStage, ExpertsAreSummedOverTheRanksThatHaveThem) {
             .item<double>();
       };
       const double norm = over_all(squares);
-      EXPECT_NEAR(over_all(store.counted_sum_of_squares()), norm, 1e-12 * norm);
+      EXPECT_NEAR(over_all(store.counted_sum_of_squares().item<double>()), norm, 1e-12 * norm);
       for (const nn::Shard& shard : store.shards()) shard.values.sub_(shard.gradients);
       store.publish_values();
       store.read_values([&](const nn::Param& param) {

@@ -291,7 +291,8 @@ class Model {
       EXPECT_EQ(param.outstanding_uses(), 0) << param.name();
     }
     const double norm = std::sqrt(summed(squares, world_));
-    EXPECT_NEAR(std::sqrt(summed(store_->counted_sum_of_squares(), world_)), norm, 1e-12 * norm);
+    EXPECT_NEAR(std::sqrt(summed(store_->counted_sum_of_squares().item<double>(), world_)), norm,
+                1e-12 * norm);
   }
 
   std::vector<int64_t> units() const {

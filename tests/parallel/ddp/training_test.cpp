@@ -189,7 +189,7 @@ class Worker {
     }
     store_.finish_gradients();
     result.losses.push_back(summed(loss));
-    result.norms.push_back(std::sqrt(summed(store_.counted_sum_of_squares())));
+    result.norms.push_back(std::sqrt(summed(store_.counted_sum_of_squares().item<double>())));
     optimizer_->step(kLr, kDecay, optim::clip_coefficient(kClip, result.norms.back()));
     store_.publish_values();
   }

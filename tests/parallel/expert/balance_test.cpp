@@ -133,7 +133,7 @@ TEST_P(Auxiliary, IsWhatLoopsGiveAndItsGradientThatOfDifferences) {
   probs.backward(dy);
 
   double told = 0;
-  for (const auto& [term, value] : pass.state.loss_sums) told += value;
+  for (const auto& [term, value] : pass.state.loss_sums) told += value.item<double>();
   EXPECT_NEAR(told, sum(logits), 1e-12);
   const at::Tensor own = logits.clone().requires_grad_(true);
   route(own, {}, options).probs.backward(dy);
@@ -174,7 +174,7 @@ TEST(AuxiliaryTerms, AreOneForEqualLoad) {
       route(logits, {.forced = experts}, options).probs,
       {.logits = logits, .experts = experts, .samples = at::zeros({8}, at::kLong), .real = {}},
       {.balance = {Balance::kSequence}}, options, "layer", comm::Group(), pass.ctx);
-  EXPECT_NEAR(pass.state.loss_sums.at("seq load balancing loss"), 1, 1e-15);
+  EXPECT_NEAR(pass.state.loss_sum("seq load balancing loss"), 1, 1e-15);
 }
 
 TEST(AuxiliaryTerms, TheFirstStepHasNoGlobalLoss) {

@@ -75,11 +75,11 @@ LossRun fused_loss(int ranks, const at::Tensor& h, const at::Tensor& w, const at
     if (run.loss.defined()) { // every rank returns the same
       EXPECT_TRUE(test::same_bits(run.loss, r.y));
       EXPECT_TRUE(test::same_bits(run.dh, r.grads[0]));
-      EXPECT_EQ(run.sum, pass.state.loss_sums.at("lm loss"));
+      EXPECT_EQ(run.sum, pass.state.loss_sum("lm loss"));
     }
     run.loss = r.y;
     run.dh = r.grads[0];
-    run.sum = pass.state.loss_sums.at("lm loss");
+    run.sum = pass.state.loss_sum("lm loss");
   });
   return run;
 }
@@ -379,9 +379,9 @@ TEST(VocabLossUse, LossSumsAddUpOverMicrobatches) {
   const at::Tensor labels = ids_of(10, kTokens, true);
   const at::Tensor h = randn({kTokens, kHidden}, 2);
   loss.loss(h, labels, "lm loss", pass.ctx);
-  const double once = pass.state.loss_sums.at("lm loss");
+  const double once = pass.state.loss_sum("lm loss");
   loss.loss(h, labels, "lm loss", pass.ctx);
-  EXPECT_DOUBLE_EQ(pass.state.loss_sums.at("lm loss"), 2 * once);
+  EXPECT_DOUBLE_EQ(pass.state.loss_sum("lm loss"), 2 * once);
 }
 
 } // namespace

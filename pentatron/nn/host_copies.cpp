@@ -1,0 +1,34 @@
+#include "pentatron/nn/host_copies.h"
+
+#include <ATen/ATen.h>
+
+#include <atomic>
+
+namespace pentatron::nn {
+
+static std::atomic<HostReadHook> hook = nullptr;
+
+void set_host_read_hook(HostReadHook called) {
+  hook.store(called);
+}
+
+static void count(const std::source_location& where) {
+  if (const HostReadHook called = hook.load(std::memory_order_relaxed)) called(where);
+}
+
+at::Tensor host_values(const at::Tensor& x, const std::source_location& where) {
+  count(where);
+  return x.to(at::kCPU).contiguous();
+}
+
+at::Tensor rows_where(const at::Tensor& mask, const std::source_location& where) {
+  count(where);
+  return at::nonzero(mask).view({-1});
+}
+
+at::Tensor to_device(const at::Tensor& x, at::Device device) {
+  if (device.is_cpu()) return x;
+  return x.pin_memory().to(device, /*non_blocking=*/true);
+}
+
+} // namespace pentatron::nn

@@ -1,0 +1,37 @@
+/// Copies between host and device. Everything of a training step that needs a device's numbers on
+/// the host reads them here, so that such waits can be counted; structure.host_reads refuses other
+/// ways. docs/gpu.md lists who reads, and when.
+#pragma once
+
+#include <source_location>
+
+#include <ATen/core/Tensor.h>
+
+namespace pentatron::nn {
+
+/// The tensor in the host's memory, contiguous: itself if it is there already. Of a device, waits
+/// until that has computed it. Counts as one read wherever the tensor is.
+at::Tensor host_values(const at::Tensor& x,
+                       const std::source_location& where = std::source_location::current());
+
+/// A tensor of one element; the same.
+template <class T>
+T host_value(const at::Tensor& x,
+             const std::source_location& where = std::source_location::current()) {
+  return host_values(x, where).template item<T>();
+}
+
+/// The rows of a mask [n] that are true [r] int64, on its device. A read too: the host must know
+/// how many there are.
+at::Tensor rows_where(const at::Tensor& mask,
+                      const std::source_location& where = std::source_location::current());
+
+/// A tensor of the host on `device`. The copy goes through pinned memory that LibTorch keeps for
+/// the next ones, and the host does not wait for it: the tensor may be changed afterwards.
+at::Tensor to_device(const at::Tensor& x, at::Device device);
+
+/// Called at each read, in any thread; null: nothing is. For tests.
+using HostReadHook = void (*)(const std::source_location& where);
+void set_host_read_hook(HostReadHook hook);
+
+} // namespace pentatron::nn

@@ -1,0 +1,29 @@
+/// A batch as a model takes it: made in the host's memory, cut to what the rank has, then copied to
+/// its device without a wait.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pentatron/comm/group.h"
+#include "pentatron/data/batch.h"
+#include "pentatron/models/model_spec.h"
+#include "pentatron/nn/context.h"
+
+namespace pentatron::trainer {
+
+/// As a model of these streams takes it.
+nn::Microbatch model_input(const data::Batch& batch, const std::vector<std::string>& streams,
+                           at::Device device);
+
+/// Takes this context rank's part of each sample. `streams`: names of the layouts.
+void cut_context(nn::Microbatch& input, const data::Batch& batch,
+                 const std::vector<std::string>& streams, const comm::Group& context);
+
+/// Microbatch::labelled_rows of each of the model's terms, of an input in the host's memory.
+void find_labelled_rows(nn::Microbatch& input, const models::ModelSpec& spec);
+
+/// An input in the host's memory, on `device`.
+nn::Microbatch on_device(nn::Microbatch input, at::Device device);
+
+} // namespace pentatron::trainer
