@@ -121,7 +121,13 @@ class Rows {
     const int64_t missing = head_size_ - x.size(2);
     return missing == 0 ? part : at::constant_pad_nd(part, {0, missing}, 0);
   }
-  void give(const at::Tensor& part, const at::Tensor& x) const {
+  /// `part` takes the place of `x` if it has all of its rows, which saves a pass over both.
+  void give(const at::Tensor& part, at::Tensor& x) const {
+    if (!index_.defined() && part.sizes() == x.sizes() && part.is_contiguous() &&
+        part.scalar_type() == x.scalar_type()) {
+      x = part;
+      return;
+    }
     const at::Tensor real = part.narrow(2, 0, x.size(2));
     if (index_.defined())
       x.index_copy_(0, index_, real.to(x.scalar_type()));
@@ -133,8 +139,11 @@ class Rows {
     return index_.defined() ? x.index_select(1, index_)
                             : x.narrow(1, rows_.begin, rows_.size()).contiguous();
   }
-  void give_columns(const at::Tensor& part, const at::Tensor& x) const {
-    if (index_.defined())
+  void give_columns(const at::Tensor& part, at::Tensor& x) const {
+    if (!index_.defined() && part.sizes() == x.sizes() && part.is_contiguous() &&
+        part.scalar_type() == x.scalar_type())
+      x = part;
+    else if (index_.defined())
       x.index_copy_(1, index_, part.to(x.scalar_type()));
     else
       x.narrow(1, rows_.begin, rows_.size()).copy_(part);

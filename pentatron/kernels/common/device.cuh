@@ -160,7 +160,8 @@ void launch(const char* op, void (*kernel)(Parameters...), dim3 blocks, dim3 thr
             const Context& context, std::type_identity_t<Parameters>... args) {
 #ifdef PENTATRON_EMULATED
   static_cast<void>(context);
-  emulation::run(op, blocks, threads, [&] { kernel(args...); });
+  emulation::run(
+      op, blocks, threads, [&] { kernel(args...); }, emulation::launch_key(kernel, args...));
 #else
   kernel<<<blocks, threads, 0, static_cast<cudaStream_t>(context.stream)>>>(args...);
   check_launch(op);
