@@ -17,6 +17,8 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nv
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
+# Products and sums round one by one, as in the reference: the optimizer's kernels promise its bits.
+add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)
 find_package(CUDAToolkit REQUIRED)
 
 # NCCL comes beside torch's wheel or with a toolkit; without it the build has GPUs for one rank only. Sets PENTATRON_HAS_NCCL.

@@ -108,6 +108,14 @@ at::Tensor ends_on(const std::vector<int32_t>& ends, const at::Tensor& like) {
   return kept.back().tensor;
 }
 
+/// Whether every head of every row lies at a multiple of 16 bytes, as the kernels load them.
+bool aligned(const at::Tensor& x) {
+  constexpr int64_t kBytes = 16;
+  const auto divides = [&](int64_t elements) { return elements * x.itemsize() % kBytes == 0; };
+  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kBytes == 0 && x.stride(2) == 1 &&
+         divides(x.stride(0)) && divides(x.stride(1));
+}
+
 /// Between a tensor and the rows of a call, side by side and with heads of the kernel's size.
 class Rows {
  public:
@@ -119,9 +127,16 @@ class Rows {
     const at::Tensor part =
         index_.defined() ? x.index_select(0, index_) : x.narrow(0, rows_.begin, rows_.size());
     const int64_t missing = head_size_ - x.size(2);
-    return missing == 0 ? part : at::constant_pad_nd(part, {0, missing}, 0);
+    if (missing > 0) return at::constant_pad_nd(part, {0, missing}, 0);
+    return aligned(part) ? part : part.clone(at::MemoryFormat::Contiguous);
   }
-  void give(const at::Tensor& part, const at::Tensor& x) const {
+  /// `part` takes the place of `x` if it has all of its rows, which saves a pass over both.
+  void give(const at::Tensor& part, at::Tensor& x) const {
+    if (!index_.defined() && part.sizes() == x.sizes() && part.is_contiguous() &&
+        part.scalar_type() == x.scalar_type()) {
+      x = part;
+      return;
+    }
     const at::Tensor real = part.narrow(2, 0, x.size(2));
     if (index_.defined())
       x.index_copy_(0, index_, real.to(x.scalar_type()));
@@ -133,8 +148,11 @@ class Rows {
     return index_.defined() ? x.index_select(1, index_)
                             : x.narrow(1, rows_.begin, rows_.size()).contiguous();
   }
-  void give_columns(const at::Tensor& part, const at::Tensor& x) const {
-    if (index_.defined())
+  void give_columns(const at::Tensor& part, at::Tensor& x) const {
+    if (!index_.defined() && part.sizes() == x.sizes() && part.is_contiguous() &&
+        part.scalar_type() == x.scalar_type())
+      x = part;
+    else if (index_.defined())
       x.index_copy_(1, index_, part.to(x.scalar_type()));
     else
       x.narrow(1, rows_.begin, rows_.size()).copy_(part);

@@ -27,7 +27,7 @@ constexpr double kGradients = 0.35;
 /// of a layer's GEMMs.
 constexpr double kFlopsOfByte = 32;
 /// As in parallel/tensor/vocab.cpp.
-constexpr double kLogitsBytes = 128.0 * (1 << 20);
+constexpr double kLogitsBytes = 128.0 * (1 << 20), kLogitsBytesOnGpu = 1024.0 * (1 << 20);
 /// Of a sample in Megatron's order: a place in the documents and in the shuffled order.
 constexpr double kOrderBytes = 12;
 
@@ -387,7 +387,8 @@ class Planner {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double targets = tokens_ * targets_by_token(c_);
       const double logits = types_.acc * output_adapter_.logits;
-      const double rows = std::min(targets, kLogitsBytes / (logits * vocab));
+      const double most = on_cpu(c_.device) ? kLogitsBytes : kLogitsBytesOnGpu;
+      const double rows = std::min(targets, most / (logits * vocab));
       // On GPUs a gradient in 16 bits lies beside the logits, all others take their place.
       const bool apart = types_.element < types_.acc && !on_cpu(c_.device);
       const double gradient = apart ? types_.element : 0;

@@ -4,7 +4,7 @@ SHAPES = {
     "gpt2_124m": {"kind": "gpt2", "layers": 12, "hidden": 768, "heads": 12, "groups": 12, "ffn": 3072, "vocab": 50257,
                   "sequence": 1024, "batch": 8},
     "llama_1b": {"kind": "llama", "layers": 16, "hidden": 2048, "heads": 32, "groups": 8, "ffn": 8192, "vocab": 32000,
-                 "sequence": 2048, "batch": 2},
+                 "sequence": 4096, "batch": 4},
     "gpt2_tiny": {"kind": "gpt2", "layers": 2, "hidden": 128, "heads": 4, "groups": 4, "ffn": 512, "vocab": 1024,
                   "sequence": 128, "batch": 2},
     "llama_tiny": {"kind": "llama", "layers": 2, "hidden": 128, "heads": 4, "groups": 2, "ffn": 384, "vocab": 1024,

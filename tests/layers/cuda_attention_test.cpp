@@ -6,6 +6,9 @@
 #include "tests/layers/core_attention_cases.h"
 #include "tests/nn/op_fixture.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
@@ -71,7 +74,9 @@ AttentionInputs inputs_of(const Case& c, const at::TensorOptions& options) {
 double error_of(const at::Tensor& got, const at::Tensor& right) {
   const at::Tensor a = got.to(at::kCPU, at::kDouble).nan_to_num(1e9, 0, 0),
                    b = right.nan_to_num(1e9, 0, 0);
-  return ((a - b).norm() / (b.norm() + 1e-12)).item<double>();
+  // Where the right answer is zero, as for one token's dq, the kernels' rounding is not.
+  const double least = 0.1 * std::sqrt(static_cast<double>(b.numel()));
+  return (a - b).norm().item<double>() / std::max(b.norm().item<double>(), least);
 }
 
 class CudaAttention : public testing::TestWithParam<Run> {};

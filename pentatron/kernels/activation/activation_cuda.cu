@@ -122,7 +122,7 @@ template <class T> __global__ void backward_scale(ActivationBackward a) {
 
 /// 32 columns a block; thread (x, y) sums the rows y, y + 32, ... of column x, then row 0 of the
 /// block adds up in order.
-template <class T> __global__ void backward_bias(ActivationBackward a) {
+template <class T> __global__ __launch_bounds__(1024) void backward_bias(ActivationBackward a) {
   using A = acc_t<T>;
   __shared__ A sums[2][32][33];
   const int64_t f = a.cols, i = blockIdx.x * 32 + threadIdx.x;

@@ -174,14 +174,9 @@ Pairs sorted_pairs(const EmbeddingGradientArgs& a, const Context& context) {
 
 void forward(const EmbeddingArgs& a, const Context& context) {
   if (a.tokens == 0) return;
-  visit_dtype(a.dtype, [&](auto x) {
-    visit_dtype(a.out_dtype, [&](auto out) {
-      using T = decltype(x);
-      using Out = decltype(out);
-      if constexpr (std::is_same_v<T, double> == std::is_same_v<Out, double>)
-        launch("embedding", forward_kernel<T, Out>, static_cast<unsigned>(a.tokens),
-               row_threads(a.width), context, a);
-    });
+  visit_pair(a.dtype, a.out_dtype, [&](auto x, auto out) {
+    launch("embedding", forward_kernel<decltype(x), decltype(out)>, static_cast<unsigned>(a.tokens),
+           row_threads(a.width), context, a);
   });
 }
 

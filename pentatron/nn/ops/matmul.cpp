@@ -71,7 +71,7 @@ void multiply_acc(const at::Tensor& out, const at::Tensor& a, const at::Tensor& 
   if (a.scalar_type() == out.scalar_type()) {
     at::mm_out(target, a, b);
   } else if (a.is_cuda()) {
-    target.copy_(at::mm(a, b, out.scalar_type()));
+    at::mm_out(target, a, b, out.scalar_type());
   } else {
     at::mm_out(target, a.to(out.scalar_type()), b.to(out.scalar_type()));
   }
@@ -134,9 +134,10 @@ void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy_in, const at::Te
   } else if (!dy.is_cuda()) {
     target.addmm_(dy.to(grad.scalar_type()).t(), x.to(grad.scalar_type()), keep);
   } else if (empty) {
-    target.copy_(at::mm(dy.t(), x, grad.scalar_type()));
+    at::mm_out(target, dy.t(), x, grad.scalar_type());
   } else {
-    target.add_(at::mm(dy.t(), x, grad.scalar_type()));
+    // The same tensor as sum and as result: then cuBLAS adds in place, and nothing is copied.
+    at::addmm_out(target, target, dy.t(), x, grad.scalar_type());
   }
 }
 

@@ -23,8 +23,11 @@ namespace pentatron::parallel {
 namespace {
 
 constexpr int64_t kVocabMultiple = 64;
-/// Logits that exist at one time. Larger chunks pass over the weight and its gradient less often.
-constexpr int64_t kChunkBytes = int64_t{128} << 20;
+/// Logits that exist at one time. Larger chunks pass over the weight and its gradient less often:
+/// on a GPU that is the largest part of the loss's traffic, on a CPU products hide it.
+int64_t chunk_bytes(const at::Tensor& h) {
+  return int64_t{h.is_cuda() ? 1024 : 128} << 20;
+}
 
 /// The pieces of one forward pass that all chunks share.
 struct LossPass {
@@ -178,7 +181,8 @@ void run_chunks(LossPass& pass) {
   const int64_t row_bytes =
       (twice ? 2 : 1) * pass.share.padded * static_cast<int64_t>(acc.dtype().itemsize());
   // Chunks of equal size, so that the last one is not a sliver.
-  const int64_t count = std::max<int64_t>(1, (tokens * row_bytes + kChunkBytes - 1) / kChunkBytes);
+  const int64_t most = chunk_bytes(pass.h),
+                count = std::max<int64_t>(1, (tokens * row_bytes + most - 1) / most);
   const int64_t chunk = (tokens + count - 1) / count;
   const at::Tensor buffer = at::empty({std::min(chunk, tokens), pass.share.padded}, acc);
   for (int64_t begin = 0; begin < tokens; begin += chunk) {
@@ -362,7 +366,7 @@ void VocabHead::score_tokens(const at::Tensor& h, const nn::ForwardContext& ctx)
   const at::Tensor all = gathered_tokens(h, tp_).index_select(0, rows);
   const auto acc = h.options().dtype(nn::acc_dtype(h.scalar_type()));
   const int64_t row_bytes = weight_->spec().shape[0] * static_cast<int64_t>(acc.dtype().itemsize());
-  const int64_t chunk = std::max<int64_t>(1, kChunkBytes / row_bytes);
+  const int64_t chunk = std::max<int64_t>(1, chunk_bytes(h) / row_bytes);
   const at::Tensor log_probs = at::empty({labels.numel()}, acc);
   const at::Tensor hits = at::empty({labels.numel()}, h.options().dtype(at::kBool));
   std::optional<VocabAdapter::Pass> adapting = adapter_pass(rows, ctx, false);

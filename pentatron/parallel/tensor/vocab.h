@@ -93,7 +93,7 @@ class VocabHead {
 
  private:
   at::Tensor loss_of_rows(const at::Tensor& h, const at::Tensor& labels, const at::Tensor& rows,
-                           std::string_view term, const nn::ForwardContext& ctx) const;
+                          std::string_view term, const nn::ForwardContext& ctx) const;
   /// A pass of the adapter, if there is one, over gathered tokens `rows` (undefined: all).
   std::optional<VocabAdapter::Pass>
   adapter_pass(const at::Tensor& rows, const nn::ForwardContext& ctx, bool with_gradient) const;

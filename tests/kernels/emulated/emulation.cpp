@@ -28,11 +28,11 @@ float __bfloat162float(__nv_bfloat16 x) {
 float __half2float(__half x) {
   return pentatron::kernels::to_acc(pentatron::kernels::fp16{x.bits});
 }
-__nv_bfloat16 __float2bfloat16_rn(float x) {
-  return {pentatron::kernels::from_acc<pentatron::kernels::bf16>(x).bits};
+uint16_t emulation::bf16_bits(float x) {
+  return pentatron::kernels::from_acc<pentatron::kernels::bf16>(x).bits;
 }
-__half __float2half_rn(float x) {
-  return {pentatron::kernels::from_acc<pentatron::kernels::fp16>(x).bits};
+uint16_t emulation::half_bits(float x) {
+  return pentatron::kernels::from_acc<pentatron::kernels::fp16>(x).bits;
 }
 
 namespace emulation {
@@ -132,6 +132,7 @@ class Block {
         if (fiber(i).state == State::kWarpCall) complete(i / kWarp * kWarp, fiber(i));
       }
       if (!release_barrier()) return;
+      if (observer != nullptr) observer->barrier();
       draw_order();
     }
   }
@@ -306,7 +307,8 @@ void fail(const std::string& what) {
   _longjmp(g_scheduler, 1);
 }
 
-void run(const char* kernel, dim3 blocks, dim3 threads, const std::function<void()>& thread) {
+void run(const char* kernel, dim3 blocks, dim3 threads, const std::function<void()>& thread,
+         uint64_t key) {
   const unsigned count = threads.x * threads.y * threads.z;
   if (count == 0 || count > 1024 || blocks.x == 0 || blocks.y == 0 || blocks.y > 65535 ||
       blocks.z != 1)
@@ -325,18 +327,23 @@ void run(const char* kernel, dim3 blocks, dim3 threads, const std::function<void
   g_error.clear();
   block_size = threads;
   grid_size = blocks;
-  std::vector<unsigned> order(size_t{blocks.x} * blocks.y);
-  for (unsigned i = 0; i < order.size(); ++i) order[i] = i;
+  std::vector<unsigned> order;
+  if (observer != nullptr)
+    order = observer->launch(kernel, key, blocks, threads);
+  else
+    for (unsigned i = 0; i < blocks.x * blocks.y; ++i) order.push_back(i);
   std::shuffle(order.begin(), order.end(), g_random);
   try {
     for (const unsigned i : order) {
       block_index = dim3(i % blocks.x, i / blocks.x);
+      if (observer != nullptr) observer->block_begins();
       Block(count).run();
     }
   } catch (const Error&) {
     for (auto& fiber : g_fibers) prepare(*fiber); // they stand in the middle of their threads
     throw;
   }
+  if (observer != nullptr) observer->launch_ended();
 }
 
 void set_seed(uint64_t seed) {

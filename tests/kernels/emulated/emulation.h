@@ -15,6 +15,7 @@
 /// order of atomics that run at once, registers and time.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -23,6 +24,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #define PENTATRON_EMULATED 1
 
@@ -65,10 +67,46 @@ uint64_t warp_call(WarpCall call, unsigned mask, uint64_t value, int lane);
 [[noreturn]] void fail(const std::string& what);
 
 /// Runs `thread` for every thread of a grid. Throws Error.
-void run(const char* kernel, dim3 blocks, dim3 threads, const std::function<void()>& thread);
+void run(const char* kernel, dim3 blocks, dim3 threads, const std::function<void()>& thread,
+         uint64_t key = 0);
 
 /// The orders of threads that later launches draw.
 void set_seed(uint64_t seed);
+
+/// Sees launches, and chooses which of their blocks run.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// Before a launch; the numbers of the blocks that run, x first. `key` is equal for launches that
+  /// differ in the addresses of their arguments alone.
+  virtual std::vector<unsigned> launch(const char* kernel, uint64_t key, dim3 blocks,
+                                       dim3 threads) = 0;
+  virtual void block_begins() {}
+  /// All threads of the block have passed a barrier.
+  virtual void barrier() {}
+  virtual void launch_ended() {}
+  /// In place of writing.
+  virtual void memory_set(void* p, size_t bytes) = 0;
+};
+inline Observer* observer = nullptr; ///< null: every block of a launch runs
+
+/// Of a kernel and its arguments, without addresses.
+template <class... Args> uint64_t launch_key(void (*kernel)(Args...), const Args&... args) {
+  uint64_t hash = 1469598103934665603u;
+  const auto add = [&hash](uint64_t word) { hash = (hash ^ word) * 1099511628211u; };
+  const auto add_all = [&add](const auto& x) {
+    for (size_t at = 0; at < sizeof x; at += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, reinterpret_cast<const char*>(&x) + at,
+                  std::min<size_t>(8, sizeof x - at));
+      const bool address = sizeof x - at >= 8 && word >> 40 != 0 && word >> 47 == 0;
+      add(address ? word % 16 + 1 : word);
+    }
+  };
+  add(reinterpret_cast<uintptr_t>(kernel));
+  (add_all(args), ...);
+  return hash;
+}
 
 template <class T> uint64_t to_bits(T x) {
   uint64_t bits = 0;
@@ -104,8 +142,17 @@ inline void check_aligned(const void* p, size_t bytes) {
 
 float __bfloat162float(__nv_bfloat16 x);
 float __half2float(__half x);
-__nv_bfloat16 __float2bfloat16_rn(float x);
-__half __float2half_rn(float x);
+namespace emulation {
+uint16_t bf16_bits(float x);
+uint16_t half_bits(float x);
+} // namespace emulation
+// Inline, so that the compiler sees the stores of results.
+inline __nv_bfloat16 __float2bfloat16_rn(float x) {
+  return {emulation::bf16_bits(x)};
+}
+inline __half __float2half_rn(float x) {
+  return {emulation::half_bits(x)};
+}
 
 inline void __syncthreads() {
   emulation::block_barrier(0);
@@ -153,7 +200,10 @@ inline const char* cudaGetErrorString(cudaError_t) {
   return "";
 }
 inline cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
-  std::memset(p, value, bytes);
+  if (emulation::observer != nullptr)
+    emulation::observer->memory_set(p, bytes);
+  else
+    std::memset(p, value, bytes);
   return 0;
 }
 

@@ -1,6 +1,8 @@
 /// What a file of units/ needs before it includes an operator's list of entries and its .cu file:
 /// the list takes the CUDA entries, which accept the CPU.
 ///
+/// With PENTATRON_RECORDED they run for CUDA tensors only (tests/roofline).
+///
 /// With PENTATRON_TESTS_ON_GPU the entries are those of the build, for a GPU, in memory that both
 /// reach (../gpu/main.cpp); where there is no GPU they refuse.
 #pragma once
@@ -43,6 +45,6 @@ template <class Args> std::string refuse_without_gpu(const Args& args, const Con
 #define PENTATRON_CUDA 1
 #ifdef PENTATRON_TESTS_ON_GPU
 #define refuse_unless_cuda refuse_without_gpu
-#else
+#elif !defined(PENTATRON_RECORDED)
 #define refuse_unless_cuda refuse_unless_cpu
 #endif

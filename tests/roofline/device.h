@@ -1,0 +1,13 @@
+/// A CUDA device without a GPU: tensors of `cuda:0` that have addresses and no content. Operators
+/// of LibTorch on them compute shapes, are recorded (launches.h) and do nothing, but for copies of
+/// few elements. Linked into a program, it is there; libtorch_cuda must not be.
+#pragma once
+
+#include <cstdint>
+
+namespace pentatron::roofline {
+
+/// Operators of LibTorch on the device are recorded from now on, and the device can be used.
+void open_device();
+
+} // namespace pentatron::roofline

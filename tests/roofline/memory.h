@@ -1,0 +1,29 @@
+/// Addresses that stand for the memory of a GPU: as many as are asked for, backed by pages only
+/// where something is written. Nothing is ever given back but those pages.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pentatron::roofline {
+
+/// A new range of addresses, aligned to 512 bytes, that reads as zeros.
+void* reserve(size_t bytes);
+/// The pages of a range that reserve() gave.
+void give_back(void* p, size_t bytes);
+
+bool in_device_memory(const void* p);
+
+/// The range of reserve() that an address lies in.
+struct Range {
+  uintptr_t begin = 0;
+  size_t bytes = 0;
+};
+Range range_of(uintptr_t address);
+
+/// Bytes of ranges that are not given back: now, and at most since the last call of reset_peak().
+int64_t reserved_bytes();
+int64_t peak_bytes();
+void reset_peak();
+
+} // namespace pentatron::roofline

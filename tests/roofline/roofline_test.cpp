@@ -1,0 +1,149 @@
+// The recorded step of a tiny model against counts by hand.
+#include <gtest/gtest.h>
+
+#include "pentatron/kernels/cross_entropy/cross_entropy.h"
+#include "tests/roofline/accesses.h"
+#include "tests/roofline/memory.h"
+#include "tests/roofline/step.h"
+
+namespace pentatron::roofline {
+namespace {
+
+// Two samples of 32 tokens; L layers of width h, n query heads and g key-value heads of size d, ffn
+// f, vocabulary V.
+constexpr double kSequence = 32, T = 64, L = 2, h = 64, n = 2, g = 1, d = 32, f = 96, V = 256;
+constexpr double kQkv = (n + 2 * g) * d;
+constexpr double kParameters =
+    L * (h * kQkv + n * d * h + 3 * f * h + 2 * h) + h + 2 * V * h; // two tables
+
+const RecordedStep& tiny() {
+  static const RecordedStep step = record_step(
+      {"model.preset=llama3_8b", "model.num_layers=2", "model.hidden_size=64",
+       "model.num_attention_heads=2", "model.num_query_groups=1", "model.ffn_hidden_size=96",
+       "model.vocab_size=256", "model.max_position_embeddings=32", "train.seq_length=32",
+       "train.micro_batch_size=2", "train.global_batch_size=2", "dtype=bf16",
+       "optimizer.weight_decay=0.1", "optimizer.clip_grad=1"});
+  return step;
+}
+
+struct Sum {
+  int64_t calls = 0, kernels = 0;
+  double read = 0, written = 0, flops = 0;
+};
+
+Sum sum_of(const RecordedStep& step, const std::string& op) {
+  Sum sum;
+  for (const Launch& one : step.launches) {
+    if (one.op != op) continue;
+    ++sum.calls;
+    sum.kernels += one.kernels;
+    sum.read += one.read;
+    sum.written += one.written;
+    sum.flops += one.flops;
+  }
+  return sum;
+}
+
+double flops_of(const RecordedStep& step, Kind kind) {
+  double flops = 0;
+  for (const Launch& one : step.launches)
+    if (one.kind == kind) flops += one.flops;
+  return flops;
+}
+
+constexpr double kVisible = 2 * kSequence * (kSequence + 1) / 2; // pairs, of two samples
+
+TEST(Roofline, NormsMoveTheirRowsOnce) {
+  const double norms = 2 * L + 1, fused = L; // with the sum of two branches
+  const Sum forward = sum_of(tiny(), "norm_forward");
+  EXPECT_EQ(forward.kernels, norms);
+  EXPECT_EQ(forward.read, norms * (2 * T * h + 2 * h) + fused * 2 * T * h);
+  EXPECT_EQ(forward.written, norms * (2 * T * h + 4 * T) + fused * 2 * T * h);
+}
+
+TEST(Roofline, ActivationsMoveTheirRowsOnce) {
+  const Sum forward = sum_of(tiny(), "activation_forward"),
+            backward = sum_of(tiny(), "activation_backward");
+  EXPECT_EQ(forward.kernels, L);
+  EXPECT_EQ(forward.read, L * 2 * T * 2 * f);
+  EXPECT_EQ(forward.written, L * 2 * T * f);
+  EXPECT_EQ(backward.kernels, L);
+  EXPECT_EQ(backward.read, L * 2 * T * 3 * f);
+  EXPECT_EQ(backward.written, L * 2 * T * 2 * f);
+}
+
+TEST(Roofline, RotationsReadTheTablesOnce) {
+  const double tables = 2 * kSequence * d / 2 * 4, positions = 4 * T;
+  const Sum rope = sum_of(tiny(), "rope");
+  EXPECT_EQ(rope.kernels, 4 * L); // q and k, forward and backward
+  EXPECT_EQ(rope.written, 2 * L * 2 * T * (n + g) * d);
+  EXPECT_EQ(rope.read, rope.written + 4 * L * (tables + positions));
+}
+
+TEST(Roofline, TheLossReadsLogitsOnceWhereTheyStayInTheCache) {
+  const Sum loss = sum_of(tiny(), "cross_entropy");
+  EXPECT_EQ(loss.kernels, 1);
+  EXPECT_EQ(loss.read, 4 * T * V + 8 * T + 4 * T); // logits, targets, scales
+  EXPECT_EQ(loss.written, 2 * T * V + 2 * 4 * T);  // gradient, loss and log-sum-exp
+}
+
+TEST(Roofline, TheOptimizerMovesThirtyBytesAParameter) {
+  const Sum adamw = sum_of(tiny(), "adamw"), norm = sum_of(tiny(), "sum_of_squares");
+  EXPECT_EQ(tiny().parameters, kParameters);
+  EXPECT_EQ(adamw.read, 16 * kParameters);
+  EXPECT_EQ(adamw.written, 14 * kParameters);
+  EXPECT_GE(norm.read, 4 * kParameters);
+  EXPECT_LE(norm.read, 4 * kParameters + 16.0 * static_cast<double>(norm.kernels));
+}
+
+TEST(Roofline, ProductsAndAttentionAreWhatMfuCounts) {
+  int64_t products = 0;
+  for (const Launch& one : tiny().launches) products += one.kind == Kind::kGemm;
+  EXPECT_EQ(products, 12 * L + 3);
+  const double forward = 2 * T * h * (L * (kQkv + n * d + 3 * f) + V);
+  EXPECT_EQ(flops_of(tiny(), Kind::kGemm), 3 * forward);
+  const double pair = n * d * L;
+  EXPECT_EQ(flops_of(tiny(), Kind::kAttention), 14 * kVisible * pair);
+  // MFU counts half of each square, so without half of the diagonal, and no scores computed again.
+  const double half = 2 * kSequence * kSequence / 2;
+  EXPECT_EQ(tiny().model_flops, 3 * forward + 12 * half * pair);
+  EXPECT_EQ(tiny().tokens, T);
+}
+
+TEST(Roofline, ProductsAddToMainGradientsWithoutATemporary) {
+  double temporary = 0; // bytes of fp32 copies and sums of the size of a weight
+  for (const Launch& one : tiny().launches)
+    if (one.kind == Kind::kTorch && one.read > 0 && one.written >= 4 * h * h)
+      temporary += one.read + one.written;
+  EXPECT_EQ(temporary, 0) << "an operator of LibTorch passes over a gradient or over logits";
+}
+
+/// 256 rows of 128k logits run at once, which no cache holds.
+TEST(Roofline, LongRowsAreReadAgainForTheGradient) {
+  constexpr int64_t kRows = 512, kColumns = 131072;
+  watch_kernels();
+  const auto bytes = [](int64_t size) { return reserve(static_cast<size_t>(size)); };
+  const kernels::CrossEntropyArgs args{.dtype = kernels::DType::kFloat32,
+                                       .out_dtype = kernels::DType::kBFloat16,
+                                       .rows = kRows,
+                                       .columns = kColumns,
+                                       .padded_columns = kColumns,
+                                       .row_stride = kColumns,
+                                       .out_row_stride = kColumns,
+                                       .logits = bytes(4 * kRows * kColumns),
+                                       .target = static_cast<const int64_t*>(bytes(8 * kRows)),
+                                       .row_scale = bytes(4 * kRows),
+                                       .lse = bytes(4 * kRows),
+                                       .loss = bytes(4 * kRows),
+                                       .gradient = bytes(2 * kRows * kColumns)};
+  begin_recording();
+  kernels::cross_entropy(args, {.device = kernels::Device::kCuda});
+  const std::vector<Launch> launches = end_recording();
+  ASSERT_EQ(launches.size(), 1u);
+  const double logits = 4.0 * kRows * kColumns;
+  EXPECT_NEAR(launches[0].read / logits, 2, 1e-3);
+  EXPECT_NEAR(launches[0].written / logits, 0.5, 1e-3);
+}
+
+} // namespace
+} // namespace pentatron::roofline
