@@ -104,7 +104,7 @@ def main():
     gpu = part.device == "cuda"
     part.attempt("limits of the machine", lambda: (limits(part), (True, {}))[1])
     part.attempt("operators", lambda: (operators(part), (True, {}))[1])
-    for name, dtype in [("gpt2_124m", "bf16"), ("llama_1b", "bf16"), ("gpt2_124m", "fp32")] if gpu else \
+    for name, dtype in [("llama_1b", "bf16"), ("gpt2_124m", "bf16"), ("gpt2_124m", "fp32")] if gpu else \
             [("gpt2_tiny", "fp32"), ("llama_tiny", "bf16")]:
         compare(part, name, dtype, 20 if gpu else 5, 2)
 

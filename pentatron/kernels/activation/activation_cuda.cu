@@ -41,8 +41,23 @@ template <int V> __device__ int64_t first_column() {
   return (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * V;
 }
 
-template <class T, int V> __global__ void forward(ActivationForward a) {
+/// Which function: known when the kernel is compiled for the usual ones, so that nothing is decided
+/// for each element.
+enum class Known : uint8_t { kNothing, kSwiGlu, kGelu };
+template <class Args> Known known(const Args& a) {
+  if (a.gated && a.kind == Activation::kSilu) return Known::kSwiGlu;
+  return !a.gated && a.kind == Activation::kGeluTanh ? Known::kGelu : Known::kNothing;
+}
+template <Known known, class Args> __device__ void fix(Args& a) {
+  if constexpr (known != Known::kNothing) {
+    a.gated = known == Known::kSwiGlu;
+    a.kind = known == Known::kSwiGlu ? Activation::kSilu : Activation::kGeluTanh;
+  }
+}
+
+template <class T, int V, Known known> __global__ void forward(ActivationForward a) {
   using A = acc_t<T>;
+  fix<known>(a);
   const int64_t f = a.cols, i = first_column<V>();
   if (i >= f) return;
   A bias[V], bias_up[V] = {}, in[V], up[V] = {}, out[V];
@@ -76,8 +91,9 @@ __device__ void derive(const ActivationBackward& a, int64_t r, int64_t i, acc_t<
   d_up = dy * act.d_up;
 }
 
-template <class T, int V> __global__ void backward(ActivationBackward a) {
+template <class T, int V, Known known> __global__ void backward(ActivationBackward a) {
   using A = acc_t<T>;
+  fix<known>(a);
   const int64_t f = a.cols, i = first_column<V>();
   if (i >= f) return;
   A bias[V], bias_up[V] = {}, in[V], up[V] = {}, dy[V], d[V], d_up[V];
@@ -156,16 +172,32 @@ dim3 blocks_for(int64_t rows, int64_t cols, int64_t pack) {
   return dim3(static_cast<unsigned>(across), static_cast<unsigned>(down));
 }
 
+template <class T, int V, Known known>
+void launch_forward(const ActivationForward& a, const Context& context) {
+  launch("activation_forward", forward<T, V, known>, blocks_for(a.rows, a.cols, V), 256, context,
+         a);
+}
+template <class T, int V, Known known>
+void launch_backward(const ActivationBackward& a, const Context& context) {
+  launch("activation_backward", backward<T, V, known>, blocks_for(a.rows, a.cols, V), 256, context,
+         a);
+}
+
 } // namespace
 
 void ActivationCuda::run(const ActivationForward& a, const Context& context) {
   visit_dtype(a.dtype, [&](auto t) {
     using T = decltype(t);
-    if (takes_packs<T>({a.x, a.y}, {a.cols, a.x_stride, a.y_stride}))
-      launch("activation_forward", forward<T, kPack<T>>, blocks_for(a.rows, a.cols, kPack<T>), 256,
-             context, a);
-    else
-      launch("activation_forward", forward<T, 1>, blocks_for(a.rows, a.cols, 1), 256, context, a);
+    if (!takes_packs<T>({a.x, a.y}, {a.cols, a.x_stride, a.y_stride}))
+      return launch_forward<T, 1, Known::kNothing>(a, context);
+    switch (known(a)) {
+    case Known::kNothing:
+      return launch_forward<T, kPack<T>, Known::kNothing>(a, context);
+    case Known::kSwiGlu:
+      return launch_forward<T, kPack<T>, Known::kSwiGlu>(a, context);
+    case Known::kGelu:
+      return launch_forward<T, kPack<T>, Known::kGelu>(a, context);
+    }
   });
 }
 
@@ -179,11 +211,16 @@ void ActivationCuda::run(const ActivationBackward& a, const Context& context) {
              static_cast<unsigned>(std::min<int64_t>(a.rows, 65535)), 256, context, a);
     if (a.dbias != nullptr)
       launch("activation_backward", backward_bias<T>, column_blocks, dim3(32, 32), context, a);
-    if (takes_packs<T>({a.x, a.dy, a.dx}, {a.cols, a.x_stride, a.dy_stride, a.dx_stride}))
-      launch("activation_backward", backward<T, kPack<T>>, blocks_for(a.rows, a.cols, kPack<T>),
-             256, context, a);
-    else
-      launch("activation_backward", backward<T, 1>, blocks_for(a.rows, a.cols, 1), 256, context, a);
+    if (!takes_packs<T>({a.x, a.dy, a.dx}, {a.cols, a.x_stride, a.dy_stride, a.dx_stride}))
+      return launch_backward<T, 1, Known::kNothing>(a, context);
+    switch (known(a)) {
+    case Known::kNothing:
+      return launch_backward<T, kPack<T>, Known::kNothing>(a, context);
+    case Known::kSwiGlu:
+      return launch_backward<T, kPack<T>, Known::kSwiGlu>(a, context);
+    case Known::kGelu:
+      return launch_backward<T, kPack<T>, Known::kGelu>(a, context);
+    }
   });
 }
 

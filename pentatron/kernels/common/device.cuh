@@ -92,6 +92,54 @@ template <int V, class T> __device__ void store(T* p, const acc_t<T> (&in)[V]) {
   }
 }
 
+/// W neighbouring elements, a multiple of kPack<T>: by 16 bytes, or each alone.
+template <bool packs, int W, class T> __device__ void load_row(const T* p, acc_t<T> (&out)[W]) {
+  constexpr int V = packs ? kPack<T> : 1;
+  for (int begin = 0; begin < W; begin += V) {
+    acc_t<T> part[V];
+    load<V>(p + begin, part);
+    for (int v = 0; v < V; ++v) out[begin + v] = part[v];
+  }
+}
+template <bool packs, int W, class T, class A> __device__ void store_row(T* p, const A (&in)[W]) {
+  constexpr int V = packs ? kPack<T> : 1;
+  for (int begin = 0; begin < W; begin += V) {
+    acc_t<T> part[V];
+    for (int v = 0; v < V; ++v) part[v] = static_cast<acc_t<T>>(in[begin + v]);
+    store<V>(p + begin, part);
+  }
+}
+
+/// Elements i to i + V of a vector, or `missing` if p is null. By 16 bytes where they lie so.
+template <class T, int V, class A> __device__ void load_part(const T* p, A (&out)[V]) {
+  if constexpr (V % kPack<T> == 0) {
+    if (reinterpret_cast<uintptr_t>(p) % 16 == 0) {
+      acc_t<T> part[V];
+      load_row<true>(p, part);
+      for (int v = 0; v < V; ++v) out[v] = static_cast<A>(part[v]);
+      return;
+    }
+  }
+  for (int v = 0; v < V; ++v) out[v] = static_cast<A>(to_acc(p[v]));
+}
+template <int V, class A>
+__device__ void load_any(const void* p, DType dtype, int64_t i, A missing, A (&out)[V]) {
+  if (p == nullptr) {
+    for (int v = 0; v < V; ++v) out[v] = missing;
+    return;
+  }
+  switch (dtype) {
+  case DType::kFloat64:
+    return load_part(static_cast<const double*>(p) + i, out);
+  case DType::kFloat32:
+    return load_part(static_cast<const float*>(p) + i, out);
+  case DType::kBFloat16:
+    return load_part(static_cast<const __nv_bfloat16*>(p) + i, out);
+  case DType::kFloat16:
+    return load_part(static_cast<const __half*>(p) + i, out);
+  }
+}
+
 /// Whether rows at these addresses, null ones left out, with these strides and sizes in elements
 /// can be read by load<kPack<T>>.
 template <class T>

@@ -24,24 +24,6 @@ template <class A> __device__ A block_max(A value) {
 
 template <class A> struct RowStats { A max, sum_exp, sum; };
 
-/// W neighbouring elements: by 16 bytes, or each alone.
-template <bool packs, int W, class T> __device__ void load_row(const T* p, acc_t<T> (&out)[W]) {
-  constexpr int V = packs ? kPack<T> : 1;
-  for (int begin = 0; begin < W; begin += V) {
-    acc_t<T> part[V];
-    load<V>(p + begin, part);
-    for (int v = 0; v < V; ++v) out[begin + v] = part[v];
-  }
-}
-template <bool packs, int W, class T, class A> __device__ void store_row(T* p, const A (&in)[W]) {
-  constexpr int V = packs ? kPack<T> : 1;
-  for (int begin = 0; begin < W; begin += V) {
-    acc_t<T> part[V];
-    for (int v = 0; v < V; ++v) part[v] = static_cast<acc_t<T>>(in[begin + v]);
-    store<V>(p + begin, part);
-  }
-}
-
 /// Adds W elements to the statistics of those that a thread has seen: the sum of exponentials is
 /// scaled when the maximum grows, so a row is read once (Milakov & Gimelshein 2018,
 /// arXiv:1805.02867).

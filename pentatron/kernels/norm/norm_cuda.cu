@@ -42,13 +42,12 @@ template <int V, class F> __device__ void each_pack(int64_t cols, F&& f) {
   }
 }
 
-/// w and b of V columns.
-template <int V, class A>
-__device__ void load_weights(const NormForward& a, int64_t i, A (&w)[V], A (&b)[V]) {
-  for (int v = 0; v < V; ++v) {
-    w[v] = weight_at<A>(a, i + v);
-    b[v] = load_any<A>(a.bias, a.weight_dtype, i + v, 0);
-  }
+/// Weights of V columns.
+template <int V, class A, class Args>
+__device__ void load_weights(const Args& a, int64_t i, A (&w)[V]) {
+  load_any<V, A>(a.weight, a.weight_dtype, i, 1, w);
+  if (a.weight != nullptr && a.zero_centered)
+    for (int v = 0; v < V; ++v) w[v] += 1;
 }
 
 /// Rows of at most kKept packs a thread.
@@ -77,7 +76,8 @@ template <class T, int V> __global__ void forward(NormForward a) {
   T* y = static_cast<T*>(a.y) + offset(a.y_rows, r, n);
   each_pack<V>(n, [&](int p, int64_t i) {
     A w[V], b[V];
-    load_weights<V>(a, i, w, b);
+    load_weights<V>(a, i, w);
+    load_any<V, A>(a.bias, a.weight_dtype, i, 0, b);
     for (int v = 0; v < V; ++v) w[v] = w[v] * ((s[p][v] - mean) * rstd) + b[v];
     store<V>(y + i, w);
   });
@@ -135,10 +135,12 @@ template <class T, int V> __global__ void backward_input(NormBackward a) {
   const A rstd = static_cast<const A*>(a.rstd)[r];
   A g[kKept][V], xhat[kKept][V], g_sum = 0, g_xhat_sum = 0;
   each_pack<V>(n, [&](int p, int64_t i) {
+    A w[V];
     load<V>(dy + i, g[p]);
     load<V>(x + i, xhat[p]);
+    load_weights<V>(a, i, w);
     for (int v = 0; v < V; ++v) {
-      g[p][v] *= weight_at<A>(a, i + v);
+      g[p][v] *= w[v];
       xhat[p][v] = (xhat[p][v] - mean) * rstd;
       g_sum += g[p][v];
       g_xhat_sum += g[p][v] * xhat[p][v];

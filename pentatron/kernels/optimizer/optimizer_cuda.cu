@@ -47,6 +47,44 @@ template <class T, class Copy> __global__ void adamw_kernel(AdamWArgs a, AdamWSc
   });
 }
 
+/// The same for kRun neighbouring elements a thread, whose loads are under way at once. The last
+/// n % kRun elements are one thread's each.
+constexpr int kRun = 8;
+template <class Copy> __global__ void adamw_runs(AdamWArgs a, AdamWScalars<float> s) {
+  if (!controlled(a, s)) return;
+  float *const param = static_cast<float*>(a.param),
+               *const exp_avg = static_cast<float*>(a.exp_avg),
+               *const exp_avg_sq = static_cast<float*>(a.exp_avg_sq);
+  const float* const grad = static_cast<const float*>(a.grad);
+  Copy* const copy = static_cast<Copy*>(a.param_copy);
+  const auto one = [&](float& p, float& m, float& v, float own) {
+    const float g = s.grad_scale * own;
+    m = m + s.weight1 * (g - m);
+    v = v * s.beta2 + s.weight2 * g * g;
+    p = p * s.decay - s.step_size * m / (sqrt(v) / s.correction2 + s.eps);
+  };
+  const int64_t runs = a.n / kRun, rest = a.n % kRun;
+  grid_stride(runs + rest, [&](int64_t k) {
+    if (k >= runs) {
+      const int64_t i = runs * kRun + k - runs;
+      one(param[i], exp_avg[i], exp_avg_sq[i], grad[i]);
+      if (copy != nullptr) copy[i] = from_acc<Copy>(param[i]);
+      return;
+    }
+    const int64_t i = k * kRun;
+    float p[kRun], m[kRun], v[kRun], g[kRun];
+    load_row<true>(param + i, p);
+    load_row<true>(exp_avg + i, m);
+    load_row<true>(exp_avg_sq + i, v);
+    load_row<true>(grad + i, g);
+    for (int e = 0; e < kRun; ++e) one(p[e], m[e], v[e], g[e]);
+    store_row<true>(param + i, p);
+    store_row<true>(exp_avg + i, m);
+    store_row<true>(exp_avg_sq + i, v);
+    if (copy != nullptr) store_row<true>(copy + i, p);
+  });
+}
+
 template <class T, class Copy> __global__ void sgd_kernel(SgdArgs a, SgdScalars<T> s) {
   if (!controlled(a, s)) return;
   T* b = static_cast<T*>(a.momentum_buffer);
@@ -128,6 +166,10 @@ void adamw(const AdamWArgs& a, const Context& context) {
     if (a.dtype == DType::kFloat64)
       launch("adamw", adamw_kernel<double, Copy>, stride_blocks(a.n), 256, context, a,
              AdamWScalars<double>(a));
+    else if (!std::is_same_v<Copy, double> &&
+             takes_packs<float>({a.param, a.exp_avg, a.exp_avg_sq, a.grad, a.param_copy}, {}))
+      launch("adamw", adamw_runs<Copy>, stride_blocks(a.n / kRun + a.n % kRun), 256, context, a,
+             AdamWScalars<float>(a));
     else
       launch("adamw", adamw_kernel<float, Copy>, stride_blocks(a.n), 256, context, a,
              AdamWScalars<float>(a));
