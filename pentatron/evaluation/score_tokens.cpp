@@ -63,8 +63,12 @@ std::vector<ReadingBatch> make_batches(const std::vector<Reading>& readings, int
 /// One forward pass, and whose labels it scores in which rows.
 struct Pass {
   nn::Microbatch batch;
+  struct Scored {
+    size_t sequence;
+    int64_t row; ///< of its first label
+  };
   at::Tensor rows, labels;
-  std::vector<size_t> sequences;
+  std::vector<Scored> sequences;
 };
 
 class Scorer {
@@ -87,11 +91,10 @@ class Scorer {
     if (model_.places.rank_of_stage.back() != model_.places.pp.rank() || scores == nullptr) return;
     const at::Tensor log_probs = results.at(nn::kTokenLogProbs).cpu().to(at::kDouble).contiguous();
     const at::Tensor hits = results.at(nn::kTokenHits).cpu().contiguous();
-    int64_t row = 0;
-    for (const size_t i : pass.sequences) {
+    for (const auto& [i, begin] : pass.sequences) {
       double sum = 0;
       bool greedy = true;
-      for (const int64_t end = row + sequences_[i].predicted; row < end; ++row) {
+      for (int64_t row = begin; row < begin + sequences_[i].predicted; ++row) {
         sum += log_probs.const_data_ptr<double>()[row];
         greedy = greedy && hits.const_data_ptr<bool>()[row];
       }
@@ -110,9 +113,15 @@ class Scorer {
       ids.insert(ids.end(), reading.first->tokens.begin(), reading.first->tokens.end() - 1);
       numbers.push_back(numbers.size());
       starts.push_back(std::ssize(ids));
+      // Equal sequences share their rows: rows of a product round by their place in it, and choices
+      // that are equal must have equal scores.
+      std::map<std::pair<int64_t, int64_t>, int64_t> known; // by last token and labels
       for (const size_t i : reading.sequences) {
         const ScoredTokens& sequence = sequences_[i];
-        pass.sequences.push_back(i);
+        const auto [row_of, is_new] =
+            known.try_emplace({sequence.tokens.back(), sequence.predicted}, std::ssize(rows));
+        pass.sequences.push_back({i, row_of->second});
+        if (!is_new) continue;
         labels.insert(labels.end(), sequence.tokens.end() - sequence.predicted,
                       sequence.tokens.end());
         for (int64_t row = starts.back() - sequence.predicted; row < starts.back(); ++row)

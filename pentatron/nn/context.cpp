@@ -9,6 +9,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/nn/host_copies.h"
+#include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::nn {
@@ -222,11 +223,12 @@ const at::Tensor& Microbatch::field(std::string_view name) const {
   return found->second;
 }
 
-/// Adds to a term's entry; `sum` is not changed.
+/// Adds to a term's entry; `sum` is not changed. The sums of a step are no activations.
 static void add_to(std::map<std::string, at::Tensor, std::less<>>& sums, std::string_view term,
                    const at::Tensor& sum) {
+  const MemoryScope scope(MemoryCategory::kWorkspace);
   at::Tensor& all = sums.try_emplace(std::string(term)).first->second;
-  all = all.defined() ? all + sum : sum;
+  all = all.defined() ? all + sum : sum.clone();
 }
 
 double StepState::loss_sum(std::string_view term) const {
