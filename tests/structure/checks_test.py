@@ -3,6 +3,7 @@ import os
 import tempfile
 import unittest
 
+import device_code
 import hardening
 import host_reads
 import includes
@@ -46,6 +47,16 @@ class Table(unittest.TestCase):
 
     def test_cli_sees_everything(self):
         self.assertEqual(table.allowed("cli"), set(table.MAY_USE))
+
+
+class DeviceCode(unittest.TestCase):
+
+    def test_a_branch_on_the_type_of_a_lambdas_parameter_is_found(self):
+        line = "if constexpr (std::is_same_v<decltype(x), double> ==\n    std::is_same_v<decltype(y), double>) f();\n"
+        for name, count in (("a.cu", 1), ("a.cuh", 1), ("a.cpp", 0)):
+            self.assertEqual(len(device_code.violations(Tree(**{f"pentatron/kernels/{name}": line}).root)), count, name)
+        other = "if constexpr (std::is_same_v<T, double>) f(); // decltype(x)\n"
+        self.assertEqual(device_code.violations(Tree(**{"pentatron/kernels/a.cu": other}).root), [])
 
 
 class HostReads(unittest.TestCase):

@@ -2,6 +2,7 @@
 77 if the check cannot run here."""
 import sys
 
+import device_code
 import formatting
 import hardening
 import host_reads
@@ -27,6 +28,7 @@ def main(check, target, *more):
     else:
         found = {
             "includes": includes.violations,
+            "device_code": device_code.violations,
             "host_reads": host_reads.violations,
             "keys": keys.violations,
             "links": links.violations,
