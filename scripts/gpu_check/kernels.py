@@ -57,7 +57,7 @@ def main():
         if part.device != "cuda" or not os.path.exists(program):
             part.skip(suite, "only on a GPU" if part.device != "cuda" else f"{name} is not in this bundle")
         else:
-            part.attempt(suite, lambda program=program, suite=suite: run_tests(part, program, f"*{suite}*", 60))
+            part.attempt(suite, lambda program=program, suite=suite: run_tests(part, program, f"*{suite}*", 120))
 
 
 main()
