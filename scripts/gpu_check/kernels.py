@@ -6,7 +6,7 @@ import re
 
 from part import Part
 
-OPERATORS = ["Activation*", "AdamW*", "Cast*", "*CrossEntropy*", "Dropout*", "Embedding*", "FindNonfinite*", "Lion*", "Norm*",
+OPERATORS = ["Activation*", "AdamW*", "Cast*", "Control*", "*CrossEntropy*", "Dropout*", "Embedding*", "FindNonfinite*", "Lion*", "Norm*",
              "Rope*-RopeFrequencies*", "Scale*", "Sgd*", "SumOfSquares*-SumOfSquares.EveryEntryAndThreadCountGiveTheSameBits", "SumRows*", "Zero*"]
 
 

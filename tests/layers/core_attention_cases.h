@@ -130,6 +130,7 @@ inline const std::vector<Case> kCases = {
      .bias = true,
      .dlse = true},
     {.name = "values_of_their_own_size", .heads = 4, .kv_heads = 2, .value_size = 5},
+    {.name = "unaligned_keys", .heads = 4, .kv_heads = 1, .value_size = 5}, // beside the values
     {.name = "cross", // of two samples; key 0 is padding
      .mask = AttentionMask::kFull,
      .dlse = true,

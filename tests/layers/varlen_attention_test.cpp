@@ -78,7 +78,12 @@ class Reference final : public VarlenKernel {
     EXPECT_EQ(x.q.size(2), x.k.size(2));
     EXPECT_EQ(x.q.size(2) % 8, 0);
     EXPECT_EQ(x.q.size(1) % x.k.size(1), 0);
-    for (const at::Tensor& one : {x.q, x.k, x.v}) EXPECT_EQ(one.stride(2), 1);
+    for (const at::Tensor& one : {x.q, x.k, x.v}) { // kernels load 16 bytes at once
+      EXPECT_EQ(one.stride(2), 1);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(one.const_data_ptr()) % 16, 0);
+      EXPECT_EQ(one.stride(0) * one.itemsize() % 16, 0);
+      EXPECT_EQ(one.stride(1) * one.itemsize() % 16, 0);
+    }
     EXPECT_EQ(call.queries.longest,
               (x.q_ends.slice(0, 1) - x.q_ends.slice(0, 0, -1)).max().item<int>());
     EXPECT_EQ(call.keys.longest,
