@@ -104,7 +104,7 @@ int run_ranks(const Ranks& ranks, const trainer::Config& config,
     comm::run_process_rank(ranks.launch,
                            {.backend = ranks.backend,
                             .dist = config.dist,
-                            .gpu = trainer::choose_gpu(config.device, ranks.launch)},
+                            .gpu = trainer::choose_gpu(config, ranks.launch)},
                            body);
   } else if (ranks.size == 1) {
     body({});

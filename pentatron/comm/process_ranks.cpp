@@ -8,7 +8,7 @@
 #include "pentatron/comm/control/monitored_backend.h"
 #include "pentatron/comm/control/server.h"
 #include "pentatron/comm/failure.h"
-#include "pentatron/comm/nccl.h"
+#include "pentatron/comm/gpu_ranks.h"
 #include "pentatron/comm/supervisor.h"
 
 #include <ATen/ops/zeros.h>
@@ -77,7 +77,8 @@ void run_process_rank(const Launch& launch, const ProcessOptions& options,
                             .timeout_s = dist.timeout_s},
                            log);
     try {
-      const Group all = options.gpu ? with_nccl(world, *options.gpu) : world;
+      const Group all =
+          options.gpu ? with_gpu_messages(world, *options.gpu, dist.gpu_messages) : world;
       body(all.size() > 1 ? Group(control::monitored(all.shared_backend(), log)) : all);
     } catch (...) {
       client.fail(Failure::of(std::current_exception()));

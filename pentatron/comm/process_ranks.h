@@ -15,7 +15,7 @@ namespace pentatron::comm {
 struct ProcessOptions {
   ProcessBackend backend = ProcessBackend::kAuto;
   DistConfig dist;
-  std::optional<int> gpu; ///< of this rank's tensors; then NCCL carries them
+  std::optional<int> gpu; ///< of this rank's tensors; dist.gpu_messages says what carries them
 };
 
 /// Calls `body(world)` with the group of all ranks and returns when it has

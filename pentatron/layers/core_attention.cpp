@@ -39,6 +39,7 @@ template <const detail::VarlenKernel& (*kernel)()> constexpr Entry varlen_entry(
 }
 
 constexpr Entry kEntries[] = {
+    varlen_entry<detail::cudnn_on_gpu>("gpu_cudnn"),
     varlen_entry<detail::flash_on_gpu>("gpu_flash"),
     varlen_entry<detail::efficient_on_gpu>("gpu_efficient"),
     {"kernel", detail::kernel_accepts, detail::kernel_forward, detail::kernel_backward, true,

@@ -254,6 +254,13 @@ std::optional<VarlenPlan> plan_varlen(const AttentionInputs& in) {
   return plan;
 }
 
+bool equal_lengths(const VarlenCall& call) {
+  const std::vector<int32_t>&q = call.queries.ends, &k = call.keys.ends;
+  for (size_t i = 1; i < q.size(); ++i)
+    if (q[i] - q[i - 1] != q[1] || k[i] - k[i - 1] != q[1]) return false;
+  return true;
+}
+
 bool varlen_accepts(const AttentionInputs& in, const VarlenKernel& kernel) {
   if (in.options.cap != 0 || in.bias.defined() || in.row_ids.defined()) return false;
   const std::optional<VarlenPlan> plan = plan_varlen(in);

@@ -69,10 +69,25 @@ AttentionResult varlen_forward(const AttentionInputs& in, const VarlenKernel& ke
 AttentionGradients varlen_backward(const AttentionInputs& in, const AttentionResult& saved,
                                    const OutputGradients& d, const VarlenKernel& kernel);
 
-/// LibTorch's kernels on GPUs. FlashAttention-2 for bf16 and fp16: heads of at most 256, key-value
-/// heads shared, windows; its backward is asked to be deterministic. The memory-efficient kernel
-/// for fp32: without windows.
+/// LibTorch's kernels on GPUs. cuDNN's for bf16 and fp16, on GPUs of compute capability 9.0 and
+/// later: documents of one length, heads of at most 128, no windows; its backward sums in any
+/// order, so that of FlashAttention takes its place in deterministic runs. FlashAttention-2 for
+/// bf16 and fp16: heads of at most 256, key-value heads shared, windows. The memory-efficient
+/// kernel for fp32: without windows.
+const VarlenKernel& cudnn_on_gpu();
 const VarlenKernel& flash_on_gpu();
 const VarlenKernel& efficient_on_gpu();
 
+/// Whether all documents of a call have one length, the same for queries and keys.
+bool equal_lengths(const VarlenCall& call);
+
 } // namespace pentatron::layers::detail
+
+namespace pentatron::layers {
+
+/// Whether attention on GPUs gives equal bits in equal runs (the key `deterministic`); true at
+/// first. For all threads of this process.
+void set_deterministic_attention(bool deterministic);
+bool deterministic_attention();
+
+} // namespace pentatron::layers

@@ -4,10 +4,26 @@
 #include <ATen/Context.h>
 
 #include <algorithm>
+#include <atomic>
+#include <vector>
 
+#include "pentatron/kernels/common/build.h"
 #include "pentatron/layers/varlen_attention.h"
 
-namespace pentatron::layers::detail {
+namespace pentatron::layers {
+
+namespace {
+std::atomic<bool> deterministic = true;
+} // namespace
+
+void set_deterministic_attention(bool value) {
+  deterministic = value;
+}
+bool deterministic_attention() {
+  return deterministic;
+}
+
+namespace detail {
 
 namespace {
 
@@ -18,8 +34,8 @@ int64_t rounded_up(int64_t size, int64_t multiple) {
 /// Kernels that sum gradients with atomics choose their ordered form under this switch.
 class Deterministic {
  public:
-  Deterministic() {
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  explicit Deterministic(bool deterministic) {
+    at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false); // a pass over every result
   }
   ~Deterministic() {
@@ -58,7 +74,7 @@ class Flash final : public VarlenKernel {
     // Of dropout, which there is none of.
     const at::Tensor rng = at::zeros({2}, x.q.options().dtype(at::kUInt64)),
                      unused = at::zeros({}, x.q.options().dtype(at::kUInt64));
-    const Deterministic guard;
+    const Deterministic guard(deterministic_attention());
     auto [dq, dk, dv] = at::_flash_attention_backward(
         dout.contiguous(), x.q, x.k, x.v, saved.out.contiguous(), saved.lse, x.q_ends, x.k_ends,
         call.queries.longest, call.keys.longest, /*dropout_p=*/0.0, causal(call), rng, unused,
@@ -69,6 +85,72 @@ class Flash final : public VarlenKernel {
  private:
   static bool causal(const VarlenCall& call) {
     return call.left == VarlenCall::kAll && call.right == 0;
+  }
+};
+
+/// Samples of one length, side by side, as cuDNN takes them.
+class Samples {
+ public:
+  explicit Samples(const VarlenCall& call)
+      : count_(static_cast<int64_t>(call.queries.ends.size()) - 1), length_(call.queries.longest) {}
+  int64_t length() const { return length_; }
+  /// [T, heads, d] -> [samples, heads, length, d], a view.
+  at::Tensor of(const at::Tensor& x) const {
+    return x.unflatten(0, {count_, length_}).transpose(1, 2);
+  }
+  at::Tensor back(const at::Tensor& x) const { return x.transpose(1, 2).flatten(0, 1); }
+  /// lse [n, T] -> [samples, n, length, 1]
+  at::Tensor of_lse(const at::Tensor& lse) const {
+    return lse.unflatten(1, {count_, length_}).transpose(0, 1).contiguous().unsqueeze(3);
+  }
+  at::Tensor lse_back(const at::Tensor& lse) const {
+    return lse.reshape({count_, -1, length_}).transpose(0, 1).flatten(1);
+  }
+
+ private:
+  int64_t count_, length_;
+};
+
+/// cuDNN's fused attention. Its backward is faster than FlashAttention-2's but sums dq in any
+/// order.
+class Cudnn final : public VarlenKernel {
+ public:
+  bool takes(const VarlenPlan& plan, at::ScalarType dtype, int64_t head_size) const override {
+    return (dtype == at::kBFloat16 || dtype == at::kHalf) && head_size <= 128 && available() &&
+           std::ranges::all_of(plan.calls, [](const VarlenCall& call) {
+             return call.left == VarlenCall::kAll &&
+                    (call.right == VarlenCall::kAll || call.right == 0) && equal_lengths(call);
+           });
+  }
+  int64_t padded_head(int64_t size) const override { return rounded_up(size, 8); }
+
+  AttentionResult forward(const VarlenOperands& x) const override {
+    const Samples samples(*x.call);
+    const auto result = at::_cudnn_attention_forward(
+        samples.of(x.q), samples.of(x.k), samples.of(x.v), /*attn_bias=*/{}, /*cum_seq_q=*/{},
+        /*cum_seq_k=*/{}, samples.length(), samples.length(), /*compute_log_sumexp=*/true,
+        /*dropout_p=*/0.0, causal(x), /*return_debug_mask=*/false, x.scale);
+    return {samples.back(std::get<0>(result)), samples.lse_back(std::get<1>(result))};
+  }
+
+  AttentionGradients backward(const VarlenOperands& x, const AttentionResult& saved,
+                              const at::Tensor& dout) const override {
+    if (deterministic_attention()) return flash_on_gpu().backward(x, saved, dout);
+    const Samples samples(*x.call);
+    const at::Tensor none = at::zeros({}, x.q.options().dtype(at::kLong)); // of dropout
+    const auto [dq, dk, dv] = at::_cudnn_attention_backward(
+        samples.of(dout.contiguous()), samples.of(x.q), samples.of(x.k), samples.of(x.v),
+        samples.of(saved.out.contiguous()), samples.of_lse(saved.lse), none, none,
+        /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, samples.length(), samples.length(),
+        /*dropout_p=*/0.0, causal(x), x.scale);
+    return {samples.back(dq), samples.back(dk), samples.back(dv), {}, {}};
+  }
+
+ private:
+  static bool causal(const VarlenOperands& x) { return x.call->right == 0; }
+  static bool available() {
+    static const bool result = at::globalContext().hasCuDNN() && kernels::gpu_capability(0) >= 90;
+    return result;
   }
 };
 
@@ -139,6 +221,11 @@ class Efficient final : public VarlenKernel {
 
 } // namespace
 
+const VarlenKernel& cudnn_on_gpu() {
+  static const Cudnn kernel;
+  return kernel;
+}
+
 const VarlenKernel& flash_on_gpu() {
   static const Flash kernel;
   return kernel;
@@ -149,4 +236,6 @@ const VarlenKernel& efficient_on_gpu() {
   return kernel;
 }
 
-} // namespace pentatron::layers::detail
+} // namespace detail
+
+} // namespace pentatron::layers

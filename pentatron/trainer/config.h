@@ -306,6 +306,7 @@ struct Config {
   DeviceKind device = DeviceKind::kAuto;
   Precision dtype = Precision::kFp32;
   KernelChoice kernels = KernelChoice::kAuto;
+  bool deterministic = true;
   uint64_t seed = 1234;
 
   static constexpr auto fields() {
@@ -349,6 +350,11 @@ struct Config {
               "how CPU kernels are chosen; auto: measure the candidates on this machine and use "
               "the fastest (a resumed run keeps its choice); order: use the first in a fixed list "
               "that supports the operation"),
+        field(
+            "deterministic", &C::deterministic,
+            "with device=cuda, runs of the same program with the same configuration give the same "
+            "bits; false: faster kernels for the gradients of attention, which sum in varying "
+            "order"),
         field("seed", &C::seed, "random seed for initial weights and dropout")
             .on_resume(OnResume::kData)};
   }

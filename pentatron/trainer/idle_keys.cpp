@@ -7,6 +7,7 @@
 
 #include "pentatron/config/config.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {
 
@@ -20,7 +21,8 @@ struct IdleKey {
   std::string reason;
 
   bool fits(std::string_view path) const {
-    const std::string own = fmt::format("{}.{}", section, name);
+    const std::string own =
+        section.empty() ? std::string(name) : fmt::format("{}.{}", section, name);
     return name.empty() || name.ends_with('_') ? path.starts_with(own) : path == own;
   }
 };
@@ -187,6 +189,9 @@ IdleKeys of_ranks(const Config& config, int world_size) {
       {"parallel", "account_for_embedding_in_pipeline_split", one_stage, pipeline},
       {"parallel", "account_for_loss_in_pipeline_split", one_stage, pipeline},
       {"parallel", "use_tp_pp_dp_mapping", c.pipeline_model_parallel_size == 1, pipeline},
+      {"dist", "gpu_messages", world_size == 1 || on_cpu(config.device),
+       world_size == 1 ? "there is only one rank" : "ranks run on the CPU"},
+      {"", "deterministic", on_cpu(config.device), "runs on a CPU always give the same bits"},
       {"comm_overlap", "tp", c.tensor_model_parallel_size == 1,
        "there is only one tensor-parallel rank"},
       {"ddp", "overlap_", one_replica, replica},

@@ -15,6 +15,7 @@
 #include "pentatron/kernels/selection/agree.h"
 #include "pentatron/kernels/selection/cache.h"
 #include "pentatron/kernels/selection/report.h"
+#include "pentatron/layers/varlen_attention.h"
 #include "pentatron/trainer/run_files.h"
 
 namespace pentatron::trainer {
@@ -120,6 +121,7 @@ std::string choose_kernels(const Config& config, at::Device device,
   const Source source = first ? choose_here(config, device, checkpoint) : Source();
   const kernels::Agreement agreed = agree_with_all(source.selection, world);
   kernels::use_selection(agreed.selection);
+  layers::set_deterministic_attention(config.deterministic);
   if (source.unmeasured > 0)
     log::warning("the fastest kernels for {} of arguments could not be determined, because "
                  "other programs were running; the first suitable kernel in the list is used for "
@@ -143,6 +145,7 @@ std::string choose_kernels(const Config& config, at::Device device,
 void choose_kernels_quietly(const Config& config, at::Device device, const comm::Group& world) {
   const Source source = world.rank() == 0 ? choose_here(config, device, std::nullopt) : Source();
   kernels::use_selection(agree_with_all(source.selection, world).selection);
+  layers::set_deterministic_attention(config.deterministic);
 }
 
 } // namespace pentatron::trainer

@@ -21,7 +21,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/timed_run.h"
-#include "pentatron/comm/nccl.h"
+#include "pentatron/comm/gpu_ranks.h"
 #include "pentatron/comm/rank_threads.h"
 #include "pentatron/kernels/common/build.h"
 #include "pentatron/kernels/gemm/gemm.h"
@@ -82,14 +82,15 @@ std::optional<int64_t> free_bytes_of(DeviceKind kind) {
   return free_memory_bytes(read_machine());
 }
 
-std::optional<int> choose_gpu(DeviceKind kind, const comm::Launch& launch) {
-  if (!choose_device(kind).is_cuda()) return std::nullopt;
+std::optional<int> choose_gpu(const Config& config, const comm::Launch& launch) {
+  if (!choose_device(config.device).is_cuda()) return std::nullopt;
   const int gpus = num_gpus();
   if (gpus == 1) return 0; // srun and others show each rank its own
+  if (config.dist.gpu_messages == comm::GpuMessages::kHost) return launch.local_rank % gpus;
   if (launch.local_size > gpus)
-    raise<ConfigError>(
-        "{} ranks run on a machine with {} GPUs\n  try: one rank per GPU, or device=cpu",
-        launch.local_size, gpus);
+    raise<ConfigError>("{} ranks run on a machine with {} GPUs\n  try: one rank per GPU, or "
+                       "dist.gpu_messages=host, or device=cpu",
+                       launch.local_size, gpus);
   return launch.local_rank;
 }
 

@@ -24,7 +24,7 @@ std::optional<int64_t> free_bytes_of(DeviceKind kind);
 
 /// Which GPU of its machine a rank that is a process of its own takes; none if `kind` or this
 /// machine leaves it to the CPU. Throws ConfigError where ranks would have to share a GPU.
-std::optional<int> choose_gpu(DeviceKind kind, const comm::Launch& launch);
+std::optional<int> choose_gpu(const Config& config, const comm::Launch& launch);
 
 /// The device of a rank of `world`.
 at::Device rank_device(DeviceKind kind, const comm::Group& world);

@@ -47,12 +47,13 @@ double clamped(double x, const GateOptions& gate) {
   return std::clamp(x, -gate.limit, gate.limit);
 }
 
-/// Inputs and outputs of one forward and backward; rows of x are 3 elements apart.
+/// Inputs and outputs of one forward and backward; rows of x are `pad` elements apart, so that
+/// packs of 16 bytes are aligned in all rows or not in all.
 struct Mlp {
   Mlp(Activation kind, Form form, DType dtype, int64_t rows, int64_t cols, bool with_bias)
       : kind(kind), gated(form.gated), gate(form.gate), dtype(dtype), rows(rows), cols(cols),
-        width(gated ? 2 * cols : cols), with_bias(with_bias),
-        x(Array::random(dtype, rows * (width + 3), 1, 2.0)),
+        width(gated ? 2 * cols : cols), pad(cols % 8 == 0 ? 8 : 3), with_bias(with_bias),
+        x(Array::random(dtype, rows * (width + pad), 1, 2.0)),
         dy(Array::random(dtype, rows * cols, 2)),
         bias(Array::random(acc_dtype(dtype), width, 3, 0.5)), y(dtype, rows * cols),
         dx(dtype, rows * width), dbias(acc_dtype(dtype), width, 0.25) {}
@@ -68,7 +69,7 @@ struct Mlp {
             .x = x.data(),
             .bias = with_bias ? bias.data() : nullptr,
             .y = y.data(),
-            .x_stride = width + 3};
+            .x_stride = width + pad};
   }
   ActivationBackward backward() {
     return {.kind = kind,
@@ -83,7 +84,7 @@ struct Mlp {
             .bias = with_bias ? bias.data() : nullptr,
             .dx = dx.data(),
             .dbias = with_bias ? dbias.data() : nullptr,
-            .x_stride = width + 3};
+            .x_stride = width + pad};
   }
   void run(std::string_view name) {
     for (const auto& entry : activation_forward_entries())
@@ -105,7 +106,7 @@ struct Mlp {
   bool gated;
   GateOptions gate;
   DType dtype;
-  int64_t rows, cols, width;
+  int64_t rows, cols, width, pad;
   bool with_bias;
   Array x, dy, bias, y, dx, dbias;
 };
@@ -117,10 +118,10 @@ TEST(ActivationReference, ForwardIsItsClosedForm) {
       activation_forward(m.forward());
       for (int64_t r = 0; r < 5; ++r)
         for (int64_t i = 0; i < 9; ++i) {
-          const double in = m.x[r * (m.width + 3) + i] + m.bias[i];
+          const double in = m.x[r * (m.width + m.pad) + i] + m.bias[i];
           double expected = closed_form(kind, form.gated ? std::min(in, form.gate.limit) : in);
           if (form.gated)
-            expected *= clamped(m.x[r * (m.width + 3) + 9 + i] + m.bias[9 + i], form.gate) +
+            expected *= clamped(m.x[r * (m.width + m.pad) + 9 + i] + m.bias[9 + i], form.gate) +
                         form.gate.up_offset;
           EXPECT_NEAR(m.y[r * 9 + i], expected, 1e-13) << name(kind);
         }
@@ -149,7 +150,8 @@ TEST(ActivationReference, BackwardMatchesFiniteDifferences) {
       };
       for (int64_t r = 0; r < 3; ++r)
         for (int64_t i = 0; i < m.width; ++i)
-          EXPECT_NEAR(slope(m.x, r * (m.width + 3) + i), m.dx[r * m.width + i], 1e-7) << name(kind);
+          EXPECT_NEAR(slope(m.x, r * (m.width + m.pad) + i), m.dx[r * m.width + i], 1e-7)
+              << name(kind);
       for (int64_t i = 0; i < m.width; ++i)
         EXPECT_NEAR(slope(m.bias, i), m.dbias[i] - 0.25, 1e-7) << name(kind);
     }
@@ -326,7 +328,7 @@ TEST(Activation, BackwardWorksInPlaceOfTheInput) {
       activation_backward(args);
       for (int64_t r = 0; r < 19; ++r)
         for (int64_t i = 0; i < apart.width; ++i)
-          ASSERT_EQ(in_place.x[r * (apart.width + 3) + i], apart.dx[r * apart.width + i]);
+          ASSERT_EQ(in_place.x[r * (apart.width + apart.pad) + i], apart.dx[r * apart.width + i]);
     }
 }
 

@@ -18,6 +18,9 @@ namespace pentatron::kernels {
 bool built_with_cuda() {
   return true;
 }
+int gpu_capability(int) {
+  return 0; // cuDNN's attention is not recorded
+}
 std::string gpu_name(int) {
   return "NVIDIA H100 80GB HBM3";
 }

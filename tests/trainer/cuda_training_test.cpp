@@ -1,9 +1,14 @@
 // A GPU trains what the CPU trains, with every kernel that a model uses. Skipped where there is no
 // GPU.
 #include <ATen/Context.h>
+#include <algorithm>
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "pentatron/kernels/common/build.h"
+#include "tests/trainer/key_effects.h"
+#include "tests/trainer/key_files.h"
 #include "tests/trainer/layout_runs.h"
 
 namespace pentatron::trainer {
@@ -29,7 +34,8 @@ TEST_P(CudaTraining, EqualsTheCpu) {
     const test::Trained gpu = test::train_layout(GetParam(), 1, "device=cuda dtype=" + dtype);
     const test::Trained& cpu = test::one_rank(GetParam(), " dtype=" + dtype);
     expect_same_training(gpu, cpu,
-                         dtype == "fp64" ? test::Bounds{1e-9, 1e-9} : test::Bounds{1e-4, 1e-3});
+                         dtype == "fp64" ? test::Bounds{1e-9, 1e-9, 1e-9}
+                                         : test::Bounds{1e-4, 1e-3, 1e-3});
   }
 }
 
@@ -47,6 +53,68 @@ TEST_P(CudaTraining, LearnsInBf16AndRepeatsItsBits) {
 
 INSTANTIATE_TEST_SUITE_P(Works, CudaTraining, testing::ValuesIn(cuda_works()),
                          [](const auto& info) { return info.param; });
+
+std::vector<std::string> keys_with_effect() {
+  std::vector<std::string> names;
+  for (const auto& [key, effect] : kEffects) names.push_back(key);
+  return names;
+}
+
+/// Losses and gradient norms of a run on `device`, in fp64 unless the settings name a type.
+std::vector<double> course(const KeyFiles& files, std::vector<std::string> settings,
+                           const std::string& device) {
+  settings.insert(settings.begin(), {"dtype=fp64", "device=" + device});
+  std::vector<double> course;
+  testing::internal::CaptureStderr();
+  std::string error;
+  try {
+    for (const Json& step : test::run(files.config(files.fresh(settings))).steps)
+      for (const char* number : {"loss", "grad_norm"})
+        course.push_back(step[number].is_number() ? step[number].get<double>() : -1);
+  } catch (const Error& raised) {
+    error = raised.what();
+  }
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(error, "") << device;
+  return course;
+}
+
+/// Every key of the configuration that changes what a run computes.
+class CudaKeys : public testing::TestWithParam<std::string> {};
+
+TEST_P(CudaKeys, TrainAsOnTheCpu) {
+  if (no_gpu()) GTEST_SKIP() << "no GPU";
+  // Its runs end with an error, or have products in low precision, which need the CPU.
+  if (GetParam() == "train.max_skipped_iterations" || GetParam() == "dataset.on_bad_input" ||
+      GetParam() == "dataset.max_line_bytes" || GetParam() == "train.on_nan")
+    GTEST_SKIP() << "ends in an error";
+  const Effect& effect = kEffects.at(GetParam());
+  std::vector<std::string> settings = effect.with;
+  settings.emplace_back(effect.change);
+  bool narrow = false;
+  for (const std::string& setting : settings) {
+    if (setting.find("fp8=") != std::string::npos || setting.find("fp4=") != std::string::npos ||
+        setting.find("with_") != std::string::npos)
+      GTEST_SKIP() << setting << " needs device=cpu";
+    narrow = narrow || setting.find("fp16") != std::string::npos ||
+             setting.find("bf16") != std::string::npos || setting == "dtype=fp32" ||
+             setting.find("fp8") != std::string::npos;
+  }
+  const KeyFiles files;
+  const std::vector<double> gpu = course(files, settings, "cuda"),
+                            cpu = course(files, settings, "cpu");
+  ASSERT_EQ(gpu.size(), cpu.size());
+  ASSERT_FALSE(cpu.empty());
+  for (size_t i = 0; i < cpu.size(); ++i)
+    EXPECT_NEAR(gpu[i], cpu[i], (narrow ? 0.05 : 1e-8) * std::abs(cpu[i]));
+}
+
+INSTANTIATE_TEST_SUITE_P(Keys, CudaKeys, testing::ValuesIn(keys_with_effect()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, '.', '_');
+                           return name;
+                         });
 
 } // namespace
 } // namespace pentatron::trainer

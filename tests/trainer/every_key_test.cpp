@@ -12,10 +12,10 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/crc32c.h"
-#include "pentatron/data/preprocess/preprocess.h"
 #include "pentatron/trainer/runtime.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/key_effects.h"
+#include "tests/trainer/key_files.h"
 #include "tests/trainer/layout_runs.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -26,45 +26,13 @@ namespace fs = std::filesystem;
 
 class EveryKey : public testing::Test {
  protected:
-  EveryKey() {
-    test::write_documents(scratch / "data.jsonl", 100);
-    test::write_documents(scratch / "other.jsonl", 100, /*seed=*/2);
-    test::write_documents(scratch / "bad.jsonl", 100);
-    test::write_stories(scratch / "stories.jsonl", 100);
-    test::write_chats(scratch / "chat.jsonl", 60);
-    std::ofstream labels(scratch / "labels.jsonl");
-    for (int i = 0; i < 60; ++i)
-      labels << Json{{"text", i % 3 == 0 ? "Go up" : "So it is"},
-                     {"other", i % 2 == 0 ? "We" : "He"},
-                     {"label", i % 3 == 0 ? 1 : 0},
-                     {"mood", i % 2 == 0 ? "glad" : "sad"}}
-             << '\n';
-    labels.close();
-    std::ofstream(scratch / "bad.jsonl", std::ios::app) << "{no json\n";
-    for (const std::string name : {"data", "other"}) {
-      data::preprocess({.inputs = {scratch / (name + ".jsonl")},
-                        .tokenizer = data::make_tokenizer({}),
-                        .output = scratch / name,
-                        .append_eod = true});
-      std::ofstream(scratch / (name + ".json"))
-          << Json{{"train", Json::array({scratch / (name + "_text_document")})}};
-    }
-    test::run(test::tiny(scratch / "data.jsonl",
-                         {"checkpoint.save=" + (scratch / "earlier"), "train.train_iters=1"}));
-  }
-
   /// Everything about a run that somebody can see, but times.
   std::string fingerprint(std::vector<std::string> settings) {
-    settings.insert(settings.begin(), "logger.dir={}/log");
-    for (std::string& text : settings) {
-      for (size_t at = 0; (at = text.find("{}")) != std::string::npos;)
-        text.replace(at, 2, scratch.path.string());
-    }
-    for (const char* made : {"log", "ck", "elsewhere"}) fs::remove_all(scratch / made);
+    settings = files.fresh(std::move(settings));
     std::string print;
     testing::internal::CaptureStderr();
     try {
-      const Config config = test::tiny(scratch / "data.jsonl", settings);
+      const Config config = files.config(settings);
       const test::Trace trace = test::run(config);
       for (const Json& step : trace.steps) {
         for (const char* key :
@@ -106,7 +74,8 @@ class EveryKey : public testing::Test {
     return print;
   }
 
-  test::Scratch scratch;
+  KeyFiles files;
+  const test::Scratch& scratch = files.scratch;
 };
 
 /// What four ranks hold and what they compute in one step.

@@ -470,6 +470,8 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"optimizer.store_param_remainders",
      {"the same master weights in fewer bytes: Remainder of optim_test"}},
     {"dist.timeout_s", {"when ranks wait too long: ThreadWatch and Faults of comm_test"}},
+    {"dist.gpu_messages", {"needs ranks with GPUs: part ranks of scripts/gpu_check"}},
+    {"deterministic", {"needs a GPU to differ: CudaAttention of layers_test"}},
     {"dist.heartbeat_s", {"when ranks are looked after: Faults of comm_test"}},
     {"train.micro_batch_size",
      {"same sums in another order: LayoutWork.AccumulationAndRecomputation..."}},

@@ -42,10 +42,11 @@ template <int V> __device__ int64_t first_column() {
 }
 
 /// Which function: known when the kernel is compiled for the usual ones, so that nothing is decided
-/// for each element.
+/// for each element. SwiGLU has no limit and no offset.
 enum class Known : uint8_t { kNothing, kSwiGlu, kGelu };
 template <class Args> Known known(const Args& a) {
-  if (a.gated && a.kind == Activation::kSilu) return Known::kSwiGlu;
+  if (a.gated && a.kind == Activation::kSilu && std::isinf(a.gate.limit) && a.gate.up_offset == 0)
+    return Known::kSwiGlu;
   return !a.gated && a.kind == Activation::kGeluTanh ? Known::kGelu : Known::kNothing;
 }
 template <Known known, class Args> __device__ void fix(Args& a) {
@@ -55,22 +56,61 @@ template <Known known, class Args> __device__ void fix(Args& a) {
   }
 }
 
+/// Results that are rounded to 16 bits anyway.
+template <class T> constexpr bool kNarrow = sizeof(T) == 2;
+
+__device__ float fast_sigmoid(float x) {
+  return fast_reciprocal(1 + fast_exp(-x));
+}
+
+/// The gate's or only input and the up part -> value and derivatives. For 16 bits the usual
+/// functions have one exponential, which leaves the time to the memory.
+template <class T, Known known, class Args>
+__device__ Gated<acc_t<T>> apply(const Args& a, acc_t<T> in, acc_t<T> up) {
+  using A = acc_t<T>;
+  if constexpr (kNarrow<T> && known == Known::kSwiGlu) {
+    const float s = fast_sigmoid(in), silu = in * s;
+    return {silu * up, s * (1 + in * (1 - s)) * up, silu};
+  } else if constexpr (kNarrow<T> && known == Known::kGelu) {
+    constexpr float k = 1.59576912160573071176f, c = 0.044715f; // k = 2 sqrt(2 / pi)
+    const float square = in * in, s = fast_sigmoid(k * in * (1 + c * square));
+    // 1 - s is 0 for large inputs, whose square may be infinite.
+    const float rest = (1 - s) * in, bend = rest == 0 ? 0 : rest * k * (1 + 3 * c * square);
+    return {in * s, s * (1 + bend), 0};
+  } else {
+    if (a.gated) return evaluate_gated<A>(a.kind, a.gate, in, up);
+    const Derived<A> one = evaluate<A>(a.kind, in);
+    return {one.value, one.slope, A{0}};
+  }
+}
+
+/// A thread's rows at a time, so that their loads are under way at once.
+constexpr int kRows = 2;
+
 template <class T, int V, Known known> __global__ void forward(ActivationForward a) {
   using A = acc_t<T>;
   fix<known>(a);
   const int64_t f = a.cols, i = first_column<V>();
   if (i >= f) return;
-  A bias[V], bias_up[V] = {}, in[V], up[V] = {}, out[V];
+  A bias[V], bias_up[V] = {}, in[kRows][V], up[kRows][V] = {}, out[V];
   load_bias(a, i, bias);
   if (a.gated) load_bias(a, f + i, bias_up);
-  for (int64_t r = blockIdx.y; r < a.rows; r += gridDim.y) {
-    load_input<V, T>(a, r, i, bias, in);
-    if (a.gated) load_input<V, T>(a, r, f + i, bias_up, up);
-    const A scale = row_scale<A>(a, r);
-    for (int v = 0; v < V; ++v)
-      out[v] = scale * (a.gated ? evaluate_gated<A>(a.kind, a.gate, in[v], up[v]).value
-                                : evaluate<A>(a.kind, in[v]).value);
-    store<V>(static_cast<T*>(a.y) + r * a.y_stride + i, out);
+  for (int64_t first = blockIdx.y; first < a.rows; first += int64_t{kRows} * gridDim.y) {
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      const int64_t r = first + k * int64_t{gridDim.y};
+      if (r >= a.rows) break;
+      load_input<V, T>(a, r, i, bias, in[k]);
+      if (a.gated) load_input<V, T>(a, r, f + i, bias_up, up[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      const int64_t r = first + k * int64_t{gridDim.y};
+      if (r >= a.rows) break;
+      const A scale = row_scale<A>(a, r);
+      for (int v = 0; v < V; ++v) out[v] = scale * apply<T, known>(a, in[k][v], up[k][v]).value;
+      store<V>(static_cast<T*>(a.y) + r * a.y_stride + i, out);
+    }
   }
 }
 
@@ -96,26 +136,32 @@ template <class T, int V, Known known> __global__ void backward(ActivationBackwa
   fix<known>(a);
   const int64_t f = a.cols, i = first_column<V>();
   if (i >= f) return;
-  A bias[V], bias_up[V] = {}, in[V], up[V] = {}, dy[V], d[V], d_up[V];
+  A bias[V], bias_up[V] = {}, in[kRows][V], up[kRows][V] = {}, dy[kRows][V], d[V], d_up[V];
   load_bias(a, i, bias);
   if (a.gated) load_bias(a, f + i, bias_up);
-  for (int64_t r = blockIdx.y; r < a.rows; r += gridDim.y) {
-    load_input<V, T>(a, r, i, bias, in);
-    if (a.gated) load_input<V, T>(a, r, f + i, bias_up, up);
-    load<V>(static_cast<const T*>(a.dy) + r * a.dy_stride + i, dy);
-    const A scale = row_scale<A>(a, r);
-    for (int v = 0; v < V; ++v) {
-      if (a.gated) {
-        const Gated<A> act = evaluate_gated<A>(a.kind, a.gate, in[v], up[v]);
-        d[v] = dy[v] * scale * act.d_gate;
-        d_up[v] = dy[v] * scale * act.d_up;
-      } else {
-        d[v] = dy[v] * scale * evaluate<A>(a.kind, in[v]).slope;
-      }
+  for (int64_t first = blockIdx.y; first < a.rows; first += int64_t{kRows} * gridDim.y) {
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      const int64_t r = first + k * int64_t{gridDim.y};
+      if (r >= a.rows) break;
+      load_input<V, T>(a, r, i, bias, in[k]);
+      if (a.gated) load_input<V, T>(a, r, f + i, bias_up, up[k]);
+      load<V>(static_cast<const T*>(a.dy) + r * a.dy_stride + i, dy[k]);
     }
-    T* dx = static_cast<T*>(a.dx) + r * a.dx_stride;
-    store<V>(dx + i, d);
-    if (a.gated) store<V>(dx + f + i, d_up);
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      const int64_t r = first + k * int64_t{gridDim.y};
+      if (r >= a.rows) break;
+      const A scale = row_scale<A>(a, r);
+      for (int v = 0; v < V; ++v) {
+        const Gated<A> act = apply<T, known>(a, in[k][v], up[k][v]);
+        d[v] = dy[k][v] * scale * act.d_gate;
+        d_up[v] = dy[k][v] * scale * act.d_up;
+      }
+      T* dx = static_cast<T*>(a.dx) + r * a.dx_stride;
+      store<V>(dx + i, d);
+      if (a.gated) store<V>(dx + f + i, d_up);
+    }
   }
 }
 
@@ -166,7 +212,11 @@ template <class T> __global__ __launch_bounds__(1024) void backward_bias(Activat
 /// Blocks of 256 threads that each have `pack` columns; rows are dealt out so that there are
 /// enough.
 dim3 blocks_for(int64_t rows, int64_t cols, int64_t pack) {
+#ifdef PENTATRON_EMULATED
+  constexpr int64_t kWanted = 4; // so that threads have several rows
+#else
   constexpr int64_t kWanted = 4096; // several waves on the largest GPUs
+#endif
   const int64_t across = (cols / pack + 255) / 256;
   const int64_t down = std::clamp<int64_t>(kWanted / across, 1, std::min<int64_t>(rows, 65535));
   return dim3(static_cast<unsigned>(across), static_cast<unsigned>(down));

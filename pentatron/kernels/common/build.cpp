@@ -14,6 +14,9 @@ bool built_with_cuda() {
 std::string gpu_name(int) {
   return "";
 }
+int gpu_capability(int) {
+  return 0;
+}
 #endif
 
 } // namespace pentatron::kernels

@@ -12,4 +12,8 @@ bool built_with_cuda();
 /// or if the GPU does not exist.
 std::string gpu_name(int device);
 
+/// Returns the compute capability of GPU `device`, such as 90 for an H100; 0 where gpu_name() is
+/// empty.
+int gpu_capability(int device);
+
 } // namespace pentatron::kernels

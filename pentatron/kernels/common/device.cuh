@@ -4,6 +4,7 @@
 /// store().
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
@@ -39,6 +40,23 @@ template <class T> __device__ T from_acc(acc_t<T> x) {
     return __float2half_rn(x);
   else
     return x;
+}
+
+/// exp and 1 / x to a few units in the last place, in an instruction or two: enough where results
+/// are rounded to 16 bits.
+__device__ inline float fast_exp(float x) {
+#ifdef PENTATRON_EMULATED
+  return std::exp(x);
+#else
+  return __expf(x);
+#endif
+}
+__device__ inline float fast_reciprocal(float x) {
+#ifdef PENTATRON_EMULATED
+  return 1 / x;
+#else
+  return __fdividef(1, x);
+#endif
 }
 
 /// Element i of a short vector of any dtype, or `missing` if p is null.
@@ -168,6 +186,18 @@ template <class A> __device__ A block_sum(A value) {
   __syncthreads();
   A total = 0;
   for (unsigned w = 0; w < blockDim.x / 32; ++w) total += warps[w];
+  return total;
+}
+
+/// The same for a block of 32 x blockDim.y threads.
+template <class A> __device__ A block_sum_2d(A value) {
+  __shared__ A warps[32];
+  value = warp_sum(value);
+  __syncthreads(); // `warps` may still be read by the sum before
+  if (threadIdx.x == 0) warps[threadIdx.y] = value;
+  __syncthreads();
+  A total = 0;
+  for (unsigned w = 0; w < blockDim.y; ++w) total += warps[w];
   return total;
 }
 

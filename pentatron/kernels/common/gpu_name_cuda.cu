@@ -10,4 +10,12 @@ std::string gpu_name(int device) {
   return known ? properties.name : "";
 }
 
+int gpu_capability(int device) {
+  int major = 0, minor = 0;
+  const bool known =
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess;
+  return known ? 10 * major + minor : 0;
+}
+
 } // namespace pentatron::kernels

@@ -30,13 +30,14 @@ template <class A> __device__ A row_sum(A value) {
   return blockDim.y > 1 ? warp_sum(value) : block_sum(value);
 }
 
-/// A thread keeps at most so many packs of a row in registers, so that a row is read once.
-constexpr int kKept = 4;
+/// A thread keeps at most K packs of a row in registers, so that a row is read once: many where a
+/// warp has a row of its own, which needs no barriers.
+constexpr int kKept = 4, kKeptByWarp = 8;
 
 /// Calls f(p, i) for the thread's packs: the p-th begins at column i.
-template <int V, class F> __device__ void each_pack(int64_t cols, F&& f) {
+template <int K, int V, class F> __device__ void each_pack(int64_t cols, F&& f) {
 #pragma unroll
-  for (int p = 0; p < kKept; ++p) {
+  for (int p = 0; p < K; ++p) {
     const int64_t i = (p * int64_t{blockDim.x} + threadIdx.x) * V;
     if (i < cols) f(p, i);
   }
@@ -50,15 +51,15 @@ __device__ void load_weights(const Args& a, int64_t i, A (&w)[V]) {
     for (int v = 0; v < V; ++v) w[v] += 1;
 }
 
-/// Rows of at most kKept packs a thread.
-template <class T, int V> __global__ void forward(NormForward a) {
+/// Rows of at most K packs a thread.
+template <class T, int V, int K> __global__ void forward(NormForward a) {
   using A = acc_t<T>;
   const int64_t r = own_row(), n = a.cols;
   if (r >= a.rows) return; // a whole warp, of a block without barriers
   const bool layer_norm = a.kind == NormKind::kLayerNorm;
   const T* x = static_cast<const T*>(a.x) + offset(a.x_rows, r, n);
-  A s[kKept][V], total = 0, square = 0;
-  each_pack<V>(n, [&](int p, int64_t i) {
+  A s[K][V], total = 0, square = 0;
+  each_pack<K, V>(n, [&](int p, int64_t i) {
     load<V>(x + i, s[p]);
     if (a.residual != nullptr) {
       A residual[V];
@@ -69,12 +70,12 @@ template <class T, int V> __global__ void forward(NormForward a) {
     for (int v = 0; v < V; ++v) total += s[p][v];
   });
   const A mean = layer_norm ? row_sum(total) / static_cast<A>(n) : A{0};
-  each_pack<V>(n, [&](int p, int64_t) {
+  each_pack<K, V>(n, [&](int p, int64_t) {
     for (int v = 0; v < V; ++v) square += (s[p][v] - mean) * (s[p][v] - mean);
   });
   const A rstd = 1 / sqrt(row_sum(square) / static_cast<A>(n) + static_cast<A>(a.eps));
   T* y = static_cast<T*>(a.y) + offset(a.y_rows, r, n);
-  each_pack<V>(n, [&](int p, int64_t i) {
+  each_pack<K, V>(n, [&](int p, int64_t i) {
     A w[V], b[V];
     load_weights<V>(a, i, w);
     load_any<V, A>(a.bias, a.weight_dtype, i, 0, b);
@@ -134,7 +135,7 @@ template <class T, int V> __global__ void backward_input(NormBackward a) {
   const A mean = layer_norm ? static_cast<const A*>(a.mean)[r] : A{0};
   const A rstd = static_cast<const A*>(a.rstd)[r];
   A g[kKept][V], xhat[kKept][V], g_sum = 0, g_xhat_sum = 0;
-  each_pack<V>(n, [&](int p, int64_t i) {
+  each_pack<kKept, V>(n, [&](int p, int64_t i) {
     A w[V];
     load<V>(dy + i, g[p]);
     load<V>(x + i, xhat[p]);
@@ -149,7 +150,7 @@ template <class T, int V> __global__ void backward_input(NormBackward a) {
   const A g_mean = layer_norm ? row_sum(g_sum) / static_cast<A>(n) : A{0};
   const A g_xhat_mean = row_sum(g_xhat_sum) / static_cast<A>(n);
   T* dx = static_cast<T*>(a.dx) + offset(a.dx_rows, r, n);
-  each_pack<V>(n, [&](int p, int64_t i) {
+  each_pack<kKept, V>(n, [&](int p, int64_t i) {
     A d[V] = {};
     if (a.dsum != nullptr)
       load<V>(static_cast<const T*>(a.dsum) + offset(a.dsum_rows, r, n) + i, d);
@@ -185,7 +186,96 @@ template <class T> __global__ void backward_input_long(NormBackward a) {
   }
 }
 
-constexpr unsigned kWeightThreads = 256;
+constexpr unsigned kWeightThreads = 256, kWarps = kWeightThreads / 32;
+
+/// dx and the first of two stages of the weights' gradients in one pass: block k has chunk k of the
+/// rows, and each of its warps every kWarps-th of them, or all threads one row after the other. A
+/// thread sums its columns over its rows; then the block adds up its warps in order. x and dy are
+/// read twice, the second time from the cache, so that the sums have the registers.
+/// partial [chunks][dweight | dbias][cols]
+template <class T, int V, int K, bool kByBlock, bool kBias>
+__global__ __launch_bounds__(kWeightThreads, 2) void backward_rows(NormBackward a,
+                                                                   int64_t chunk_rows,
+                                                                   acc_t<T>* partial) {
+  using A = acc_t<T>;
+  constexpr int kThreads = kByBlock ? kWeightThreads : 32; // of a row
+  const int own = kByBlock ? threadIdx.x + 32 * threadIdx.y : threadIdx.x;
+  const bool layer_norm = a.kind == NormKind::kLayerNorm;
+  const int64_t n = a.cols, begin = blockIdx.x * chunk_rows;
+  const int64_t end = begin + chunk_rows < a.rows ? begin + chunk_rows : a.rows;
+  A weight[K][V] = {}, bias[kBias ? K : 1][V] = {};
+  const auto packs = [&](auto&& f) {
+#pragma unroll
+    for (int p = 0; p < K; ++p) {
+      const int64_t i = (p * int64_t{kThreads} + own) * V;
+      if (i < n) f(p, i);
+    }
+  };
+  const auto sum = [](A value) { return kByBlock ? block_sum_2d(value) : warp_sum(value); };
+  for (int64_t r = begin + (kByBlock ? 0 : threadIdx.y); r < end; r += kByBlock ? 1 : kWarps) {
+    const T* dy = static_cast<const T*>(a.dy) + offset(a.dy_rows, r, n);
+    const T* x = static_cast<const T*>(a.x) + offset(a.x_rows, r, n);
+    const A mean = layer_norm ? static_cast<const A*>(a.mean)[r] : A{0};
+    const A rstd = static_cast<const A*>(a.rstd)[r];
+    A g_sum = 0, g_xhat_sum = 0;
+    packs([&](int, int64_t i) {
+      A g[V], xhat[V], w[V];
+      load<V>(dy + i, g);
+      load<V>(x + i, xhat);
+      load_weights<V>(a, i, w);
+      for (int v = 0; v < V; ++v) {
+        g[v] *= w[v];
+        g_sum += g[v];
+        g_xhat_sum += g[v] * ((xhat[v] - mean) * rstd);
+      }
+    });
+    const A g_mean = layer_norm ? sum(g_sum) / static_cast<A>(n) : A{0};
+    const A g_xhat_mean = sum(g_xhat_sum) / static_cast<A>(n);
+    T* dx = static_cast<T*>(a.dx) + offset(a.dx_rows, r, n);
+    packs([&](int p, int64_t i) {
+      A g[V], xhat[V], w[V], d[V] = {};
+      load<V>(dy + i, g);
+      load<V>(x + i, xhat);
+      load_weights<V>(a, i, w);
+      if (a.dsum != nullptr)
+        load<V>(static_cast<const T*>(a.dsum) + offset(a.dsum_rows, r, n) + i, d);
+      for (int v = 0; v < V; ++v) {
+        xhat[v] = (xhat[v] - mean) * rstd;
+        weight[p][v] += g[v] * xhat[v];
+        if constexpr (kBias) bias[p][v] += g[v];
+        d[v] += rstd * (g[v] * w[v] - g_mean - xhat[v] * g_xhat_mean);
+      }
+      store<V>(dx + i, d);
+    });
+  }
+  A* mine = partial + blockIdx.x * 2 * n;
+  if constexpr (kByBlock) {
+    packs([&](int p, int64_t i) {
+      for (int v = 0; v < V; ++v) {
+        mine[i + v] = weight[p][v];
+        if constexpr (kBias) mine[n + i + v] = bias[p][v];
+      }
+    });
+  } else {
+    __shared__ A sums[kWarps][32 * V];
+    for (int which = 0; which < (kBias ? 2 : 1); ++which)
+#pragma unroll
+      for (int p = 0; p < K; ++p) {
+        const int64_t first = p * int64_t{32} * V;
+        if (first >= n) break; // for all threads
+        for (int v = 0; v < V; ++v)
+          sums[threadIdx.y][threadIdx.x * V + v] =
+              which == 0 ? weight[p][v] : bias[kBias ? p : 0][v];
+        __syncthreads();
+        for (int at = threadIdx.x + 32 * threadIdx.y; at < 32 * V; at += kWeightThreads) {
+          A total = 0;
+          for (unsigned w = 0; w < kWarps; ++w) total += sums[w][at];
+          if (first + at < n) mine[which * n + first + at] = total;
+        }
+        __syncthreads();
+      }
+  }
+}
 
 /// The first of two stages: block (c, k) sums chunk k of the rows for blockDim.x packs of columns.
 /// Thread (x, y) takes every blockDim.y-th row; then the first row of threads adds up in order.
@@ -232,7 +322,7 @@ __global__ void partial_weight(NormBackward a, int64_t chunk_rows, acc_t<T>* par
 template <class A> __global__ void add_partial(NormBackward a, int64_t chunks, const A* partial) {
   __shared__ A sums[2][32][33];
   const int64_t n = a.cols, i = blockIdx.x * int64_t{32} + threadIdx.x;
-  for (int which = 0; which < 2; ++which) {
+  for (int which = 0; which < (a.dbias == nullptr ? 1 : 2); ++which) {
     A sum = 0;
     if (i < n)
       for (int64_t k = threadIdx.y; k < chunks; k += 32) sum += partial[(k * 2 + which) * n + i];
@@ -243,7 +333,7 @@ template <class A> __global__ void add_partial(NormBackward a, int64_t chunks, c
   A weight = 0, bias = 0;
   for (int y = 0; y < 32; ++y) {
     weight += sums[0][y][threadIdx.x];
-    bias += sums[1][y][threadIdx.x];
+    if (a.dbias != nullptr) bias += sums[1][y][threadIdx.x];
   }
   if (a.dweight != nullptr) static_cast<A*>(a.dweight)[i] += weight;
   if (a.dbias != nullptr) static_cast<A*>(a.dbias)[i] += bias;
@@ -254,8 +344,9 @@ struct RowGrid {
   unsigned blocks;
   dim3 threads;
 
-  RowGrid(int64_t rows, int64_t units) : blocks(static_cast<unsigned>(rows)), threads(32) {
-    if (units <= 2 * 32) { // a warp a row, 8 rows a block
+  RowGrid(int64_t rows, int64_t units, int64_t units_by_warp = 2 * 32)
+      : blocks(static_cast<unsigned>(rows)), threads(32) {
+    if (units <= units_by_warp) { // a warp a row, 8 rows a block
       threads = dim3(32, 8);
       blocks = static_cast<unsigned>((rows + 7) / 8);
     } else {
@@ -273,13 +364,16 @@ template <class T> void launch_forward(const NormForward& a, const Context& cont
                       a.residual_rows.group_stride, a.sum_rows.stride, a.sum_rows.group_stride,
                       a.y_rows.stride, a.y_rows.group_stride});
   const int64_t units = packs ? a.cols / kPack<T> : a.cols;
-  const RowGrid grid(a.rows, units);
-  if (!grid.holds(units))
+  const RowGrid grid(a.rows, units, packs ? kKeptByWarp * 32 : 2 * 32);
+  if (packs && units > 2 * 32 && units <= kKeptByWarp * 32)
+    launch("norm_forward", forward<T, kPack<T>, kKeptByWarp>, grid.blocks, grid.threads, context,
+           a);
+  else if (!grid.holds(units))
     launch("norm_forward", forward_long<T>, static_cast<unsigned>(a.rows), 1024, context, a);
   else if (packs)
-    launch("norm_forward", forward<T, kPack<T>>, grid.blocks, grid.threads, context, a);
+    launch("norm_forward", forward<T, kPack<T>, kKept>, grid.blocks, grid.threads, context, a);
   else
-    launch("norm_forward", forward<T, 1>, grid.blocks, grid.threads, context, a);
+    launch("norm_forward", forward<T, 1, kKept>, grid.blocks, grid.threads, context, a);
 }
 
 template <class T, int V>
@@ -295,11 +389,39 @@ void launch_weight(const NormBackward& a, const Context& context, acc_t<T>* part
          dim3(32, 32), context, a, chunks, partial);
 }
 
+/// Whether one pass made dx and the weights' gradients.
+template <class T> bool launch_rows(const NormBackward& a, const Context& context) {
+  constexpr int V = kPack<T>;
+  const int64_t units = a.cols / V;
+  const bool bias = a.dbias != nullptr, by_warp = units <= 32 * (bias ? kKept : kKeptByWarp);
+  if (a.dx == nullptr || (a.dweight == nullptr && !bias) ||
+      (!by_warp && units > int64_t{kWeightThreads} * kKept))
+    return false;
+  auto* partial = reinterpret_cast<acc_t<T>*>(context.workspace.data());
+  const int64_t rows = norm_cuda_chunk_rows(a.rows), chunks = (a.rows + rows - 1) / rows;
+  const auto run = [&](auto* kernel) {
+    launch("norm_backward", kernel, static_cast<unsigned>(chunks), dim3(32, kWarps), context, a,
+           rows, partial);
+  };
+  if (by_warp && bias)
+    run(backward_rows<T, V, kKept, false, true>);
+  else if (by_warp)
+    run(backward_rows<T, V, kKeptByWarp, false, false>);
+  else if (bias)
+    run(backward_rows<T, V, kKept, true, true>);
+  else
+    run(backward_rows<T, V, kKept, true, false>);
+  launch("norm_backward", add_partial<acc_t<T>>, static_cast<unsigned>((a.cols + 31) / 32),
+         dim3(32, 32), context, a, chunks, partial);
+  return true;
+}
+
 template <class T> void launch_backward(const NormBackward& a, const Context& context) {
   const bool packs = takes_packs<T>(
       {a.x, a.dy, a.dsum, a.dx},
       {a.cols, a.x_rows.stride, a.x_rows.group_stride, a.dy_rows.stride, a.dy_rows.group_stride,
        a.dsum_rows.stride, a.dsum_rows.group_stride, a.dx_rows.stride, a.dx_rows.group_stride});
+  if (packs && launch_rows<T>(a, context)) return;
   // dx may overwrite x or dy, so it comes last.
   if (a.dweight != nullptr || a.dbias != nullptr) {
     auto* partial = reinterpret_cast<acc_t<T>*>(context.workspace.data());

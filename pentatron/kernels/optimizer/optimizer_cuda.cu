@@ -115,6 +115,7 @@ template <class T> __global__ void partial_squares(const T* x, int64_t n, double
   const int64_t begin = blockIdx.x * kSumBlock;
   const int64_t end = begin + kSumBlock < n ? begin + kSumBlock : n;
   double sum = 0;
+#pragma unroll 8 // loads under way at once
   for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
     const auto value = static_cast<double>(to_acc(x[i]));
     sum += value * value;

@@ -17,6 +17,14 @@ template <int V, class A>
 __device__ Angles<V, A> angles_of(const Rope& a, int64_t token, int feature) {
   Angles<V, A> angles;
   const int64_t row = int64_t{a.positions[token]} * (a.rotary_dim / 2);
+  if constexpr (V > 1) {
+    if (!a.interleaved) {
+      load_part(static_cast<const A*>(a.cos) + row + feature, angles.cos);
+      load_part(static_cast<const A*>(a.sin) + row + feature, angles.sin);
+      for (int v = 0; v < V; ++v) angles.sin[v] = a.transpose ? -angles.sin[v] : angles.sin[v];
+      return angles;
+    }
+  }
   for (int v = 0; v < V; ++v) {
     const int64_t at = row + (a.interleaved ? (feature + v) / 2 : feature + v);
     angles.cos[v] = static_cast<const A*>(a.cos)[at];

@@ -1,6 +1,6 @@
 // Compiled in place of nccl_backend_cuda.cpp where CUDA or NCCL is not.
 #include "pentatron/base/error.h"
-#include "pentatron/comm/nccl.h"
+#include "pentatron/comm/gpu_ranks.h"
 
 namespace pentatron::comm {
 

@@ -10,7 +10,7 @@
 #include "pentatron/comm/backend/nccl/communicator_cuda.h"
 #include "pentatron/comm/backend/nccl/connections.h"
 #include "pentatron/comm/backend/reduce.h"
-#include "pentatron/comm/nccl.h"
+#include "pentatron/comm/gpu_ranks.h"
 
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/empty.h>

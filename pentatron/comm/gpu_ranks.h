@@ -1,6 +1,7 @@
-/// Ranks whose tensors are on GPUs: each has one of its machine's, and NCCL carries what is there.
+/// Ranks whose tensors are on GPUs of their machines, and what carries these tensors.
 #pragma once
 
+#include "pentatron/comm/dist_config.h"
 #include "pentatron/comm/group.h"
 
 namespace pentatron::comm {
@@ -14,6 +15,13 @@ bool nccl_available();
 ///
 /// Throws CommError if this build has no NCCL, or NCCL cannot connect the ranks.
 Group with_nccl(const Group& world, int device);
+
+/// The same through the memory of the hosts (backend/staged): slow, but ranks may share a GPU, and
+/// sums are those of a CPU.
+Group with_host_messages(const Group& world, int device);
+
+/// One of them, as dist.gpu_messages says.
+Group with_gpu_messages(const Group& world, int device, GpuMessages messages);
 
 /// Whether the groups of `group` carry tensors on GPUs.
 bool carries_gpu_tensors(const Group& group);
