@@ -119,7 +119,8 @@ class Cudnn final : public VarlenKernel {
     return (dtype == at::kBFloat16 || dtype == at::kHalf) && head_size <= 128 && available() &&
            std::ranges::all_of(plan.calls, [](const VarlenCall& call) {
              return call.left == VarlenCall::kAll &&
-                    (call.right == VarlenCall::kAll || call.right == 0) && equal_lengths(call);
+                    (call.right == VarlenCall::kAll || call.right == 0) &&
+                    call.queries.longest >= kShortest && equal_lengths(call);
            });
   }
   int64_t padded_head(int64_t size) const override { return rounded_up(size, 8); }
@@ -147,6 +148,8 @@ class Cudnn final : public VarlenKernel {
   }
 
  private:
+  static constexpr int64_t kShortest = 64; // it refuses one token, and gains nothing with few
+
   static bool causal(const VarlenOperands& x) { return x.call->right == 0; }
   static bool available() {
     static const bool result = at::globalContext().hasCuDNN() && kernels::gpu_capability(0) >= 90;

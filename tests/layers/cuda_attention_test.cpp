@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include <ATen/Context.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace pentatron::layers::detail {
@@ -44,6 +45,22 @@ std::vector<Run> cuda_runs() {
                      .scale = 0.1,
                      .value_size = e},
                     at::kBFloat16});
+  // Documents of one length.
+  for (const AttentionMask mask : {AttentionMask::kCausal, AttentionMask::kFull})
+    for (const int64_t d : {40, 64, 128})
+      for (const int64_t sequence : {77, 300})
+        runs.push_back(
+            {{.name = fmt::format("equal_{}_{}_{}",
+                                  mask == AttentionMask::kFull ? "full" : "causal", d, sequence),
+              .heads = 4,
+              .kv_heads = d == 40   ? 4
+                          : d == 64 ? 2
+                                    : 1,
+              .head_size = d,
+              .sequence = sequence,
+              .mask = mask,
+              .scale = 0.1},
+             at::kBFloat16});
   return runs;
 }
 
@@ -91,11 +108,15 @@ TEST_P(CudaAttention, EqualsTheCpuInFp64) {
   EXPECT_LT(error_of(got.out, right.out), bound);
   EXPECT_LT(error_of(got.lse, right.lse), bound);
   const at::Tensor dout = randn(right.out.sizes().vec(), 3).to(at::kBFloat16);
-  const AttentionGradients g = attention_backward(gpu, got, {.out = dout.to(gpu.q.options())}),
-                           wanted = blocked_backward(here, right, {.out = dout.to(at::kDouble)});
-  EXPECT_LT(error_of(g.dq, wanted.dq), bound);
-  EXPECT_LT(error_of(g.dk, wanted.dk), bound);
-  EXPECT_LT(error_of(g.dv, wanted.dv), bound);
+  const AttentionGradients wanted = blocked_backward(here, right, {.out = dout.to(at::kDouble)});
+  AttentionGradients g;
+  for (const bool deterministic : {false, true}) {
+    set_deterministic_attention(deterministic);
+    g = attention_backward(gpu, got, {.out = dout.to(gpu.q.options())});
+    EXPECT_LT(error_of(g.dq, wanted.dq), bound) << deterministic;
+    EXPECT_LT(error_of(g.dk, wanted.dk), bound) << deterministic;
+    EXPECT_LT(error_of(g.dv, wanted.dv), bound) << deterministic;
+  }
   const AttentionGradients again = attention_backward(gpu, got, {.out = dout.to(gpu.q.options())});
   EXPECT_TRUE(at::equal(again.dq, g.dq)) << "backward must give the same bits again";
   EXPECT_TRUE(at::equal(again.dk, g.dk));

@@ -215,7 +215,23 @@ TEST(VarlenPlan, CutsWhatAWindowHides) {
   EXPECT_EQ(plan.calls[0].right, VarlenCall::kAll);
 }
 
+TEST(VarlenPlan, TellsDocumentsOfOneLength) {
+  const auto one_length = [](std::vector<AttentionPair> pairs) {
+    return equal_lengths(plan_of(std::move(pairs), {}).calls.at(0));
+  };
+  const AttentionPair first{.query_size = 4, .key_size = 4};
+  EXPECT_TRUE(one_length({first}));
+  EXPECT_TRUE(
+      one_length({first, {.query_begin = 4, .query_size = 4, .key_begin = 4, .key_size = 4}}));
+  EXPECT_FALSE(
+      one_length({first, {.query_begin = 4, .query_size = 5, .key_begin = 4, .key_size = 5}}));
+  EXPECT_FALSE(one_length({{.query_size = 3, .key_size = 4, .offset = 1}})) << "more keys";
+}
+
 TEST(VarlenKernels, RefuseWhatTheyDoNotCompute) {
+  EXPECT_FALSE(
+      cudnn_on_gpu().takes(plan_of({{.query_size = 128, .key_size = 128}}, {}), at::kBFloat16, 64))
+      << "there is no GPU here";
   const VarlenPlan causal = plan_of({{.query_size = 8, .key_size = 8}}, {}),
                    window = plan_of({{.query_size = 8, .key_size = 8}}, {.window = 3});
   EXPECT_TRUE(flash_on_gpu().takes(causal, at::kBFloat16, 256));

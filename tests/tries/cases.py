@@ -699,7 +699,7 @@ ELSEWHERE = [
     (r"^cli/doctor|^trainer/train.cpp: .*; try: ", "what doctor finds depends on the machine"),
     (r"a file was truncated, or its disk failed", "tests/cli/limits_test.cpp"),
     (r"^main.cpp", "tests/install"),
-    (r"with \{\} GPUs|one process per GPU", "needs a GPU"),
+    (r"with \{\} GPUs|one process per GPU|share a GPU", "needs a GPU"),
     (r"in every process", "a corpus of a billion samples"),
     (r"^base/hf_cache", "downloads: tests/base/hf_cache_test.cpp"),
     (r"^cli/chat", "tests/cli/generating_test.cpp"),

@@ -60,8 +60,12 @@ class Communicator final : public DeviceGroup {
 
   void check(ncclResult_t result, const char* call) const {
     if (result == ncclSuccess) return;
-    raise<CommError>("{} of group {} failed: {}\n  try: NCCL_DEBUG=INFO", call, group_,
-                     describe(result));
+    const std::string why = describe(result);
+    if (why.find("Duplicate GPU") != std::string::npos)
+      raise<CommError>("ranks of group {} share a GPU, which NCCL does not support: {}\n  try: one "
+                       "rank per GPU, or dist.gpu_messages=host",
+                       group_, why);
+    raise<CommError>("{} of group {} failed: {}\n  try: NCCL_DEBUG=INFO", call, group_, why);
   }
 
   std::string error() override {
