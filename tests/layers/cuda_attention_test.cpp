@@ -58,8 +58,8 @@ std::vector<Run> cuda_runs() {
                                     : 1,
               .head_size = d,
               .sequence = sequence,
-              .mask = mask,
-              .scale = 0.1},
+              .scale = 0.1,
+              .mask = mask},
              at::kBFloat16});
   return runs;
 }
