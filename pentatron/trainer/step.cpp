@@ -424,7 +424,7 @@ StepResult Stepper::step(const data::StepData& data, const StepOptions& options)
     optimizer_->step(options.lr, options.weight_decay,
                      unscale * optim::clip_coefficient(options.clip_grad, norm), logits.scaled);
     if (clip_.clips()) result.logits.clipped_heads = logits.clipped_heads;
-    apply_expert_counts(step.expert_counts);
+    apply_expert_counts(result.expert_counts); // on the host, which remembers them
   }
   const PhaseTimer timer(options.times, "publish parameters");
   store.publish_values();

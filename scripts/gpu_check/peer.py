@@ -1,10 +1,11 @@
 """A GPT-2 or a Llama in plain PyTorch, trained on random tokens in a process of its own. Prints one JSON line.
 
-peer.py MODEL DTYPE DEVICE STEPS eager|compiled [transformers]
+peer.py MODEL DTYPE DEVICE STEPS eager|compiled [transformers|cudnn]
 
 A step is what pentatron's step is: forward with the mean next-token loss, backward, clipping to a global norm of 1, AdamW. The peer gets
 its best settings: scaled_dot_product_attention, fused AdamW, foreach clipping, gradients set to None; bf16 is autocast over
-fp32 weights, as pentatron keeps them. With `transformers` the model is that of Hugging Face, of the same shape.
+fp32 weights, as pentatron keeps them. With `transformers` the model is that of Hugging Face, of the same shape; with `cudnn`,
+attention is cuDNN's instead of the kernel that PyTorch chooses.
 """
 import contextlib
 import json
@@ -14,6 +15,7 @@ import time
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from shapes import SHAPES
 
@@ -80,6 +82,11 @@ class Model(nn.Module):
         return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
+def attention():
+    """The choice of kernels: PyTorch's own, or cuDNN's."""
+    return sdpa_kernel(SDPBackend.CUDNN_ATTENTION) if "cudnn" in sys.argv[6:] else contextlib.nullcontext()
+
+
 def of_transformers(s):
     import transformers
     if s["kind"] == "gpt2":
@@ -112,7 +119,7 @@ def main():
         if device == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
-        with autocast:
+        with autocast, attention():
             loss = step_model(input_ids=tokens, labels=tokens).loss if hugging_face else step_model(tokens)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)

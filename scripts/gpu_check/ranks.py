@@ -17,7 +17,7 @@ LAYOUTS = {  # name: ranks, the model's keys, the layout's
     "tensor and sequence, overlapped": (2, [], [TP, SP, "comm_overlap.tp=true"]),
     "pipeline 1f1b": (2, [], [PP, "parallel.pipeline_schedule=1f1b"]),
     "context": (2, [], [CP]),
-    "context by heads": (2, [], [CP, "parallel.cp_comm_type=a2a"]),
+    "context by heads": (2, [], [CP, "parallel.cp_comm_type=[a2a]"]),
     "pipeline interleaved": (2, [], [PP, "parallel.pipeline_schedule=interleaved", "parallel.virtual_pipeline_model_parallel_size=2"]),
     "pipeline zb_h2": (2, [], [PP, "parallel.pipeline_schedule=zb_h2"]),
     "pipeline zb_v": (2, [], [PP, "parallel.pipeline_schedule=zb_v"]),

@@ -5,6 +5,8 @@ SHAPES = {
                   "sequence": 1024, "batch": 8},
     "llama_1b": {"kind": "llama", "layers": 16, "hidden": 2048, "heads": 32, "groups": 8, "ffn": 8192, "vocab": 32000,
                  "sequence": 4096, "batch": 4},
+    "llama_3b": {"kind": "llama", "layers": 28, "hidden": 3072, "heads": 24, "groups": 8, "ffn": 8192, "vocab": 32000,
+                 "sequence": 4096, "batch": 2},
     "gpt2_tiny": {"kind": "gpt2", "layers": 2, "hidden": 128, "heads": 4, "groups": 4, "ffn": 512, "vocab": 1024,
                   "sequence": 128, "batch": 2},
     "llama_tiny": {"kind": "llama", "layers": 2, "hidden": 128, "heads": 4, "groups": 2, "ffn": 384, "vocab": 1024,

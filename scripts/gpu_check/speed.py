@@ -55,8 +55,9 @@ def operators(part):
     part.check("rates of operators", bool(rates["operators"]) and rates["gpu"] == (part.device == "cuda"))
 
 
-def own_steps(part, name, dtype, steps, turn):
-    lines = part.train(f"speed_{name}_{dtype}_{turn}", *keys(name), f"dtype={dtype}", f"train.train_iters={WARMUP + steps}", timeout=100)
+def own_steps(part, name, dtype, steps, turn, more):
+    lines = part.train(f"speed_{name}_{dtype}_{turn}_{len(more)}", *keys(name), f"dtype={dtype}", f"train.train_iters={WARMUP + steps}", *more,
+                       timeout=100)
     lines = [line for line in lines if "step_time_s" in line][WARMUP:]
     return {"step_times_s": [line["step_time_s"] for line in lines], "memory_bytes": max(line["memory_bytes"] for line in lines),
             "mfu": statistics.median(line["mfu"] for line in lines) if lines[0].get("mfu") is not None else None,
@@ -69,13 +70,17 @@ def peer_steps(part, name, dtype, steps, more):
 
 
 def compare(part, name, dtype, steps, rounds):
+    own = {"pentatron": []}
     peers = {"PyTorch, eager": ["eager"], "PyTorch, compiled": ["compiled"]}
+    if part.device == "cuda" and dtype == "bf16":  # PyTorch's runs are not deterministic
+        own["pentatron, deterministic=false"] = ["deterministic=false"]
+        peers["PyTorch, compiled, cuDNN's attention"] = ["compiled", "cudnn"]
     if importlib.util.find_spec("transformers") is not None:
         peers["transformers, compiled"] = ["compiled", "transformers"]
     rows = part.results["figures"].setdefault("steps", {}).setdefault(f"{name}, {dtype}", {})
     tokens = SHAPES[name]["batch"] * SHAPES[name]["sequence"]
     for turn in range(rounds):
-        for label, run in [("pentatron", lambda: own_steps(part, name, dtype, steps, turn)),
+        for label, run in [*((label, lambda more=more: own_steps(part, name, dtype, steps, turn, more)) for label, more in own.items()),
                            *((label, lambda more=more: peer_steps(part, name, dtype, steps, more)) for label, more in peers.items())]:
             row = rows.setdefault(label, {"step_times_s": []})
             if "error" in row:
@@ -104,7 +109,7 @@ def main():
     gpu = part.device == "cuda"
     part.attempt("limits of the machine", lambda: (limits(part), (True, {}))[1])
     part.attempt("operators", lambda: (operators(part), (True, {}))[1])
-    for name, dtype in [("llama_1b", "bf16"), ("gpt2_124m", "bf16"), ("gpt2_124m", "fp32")] if gpu else \
+    for name, dtype in [("llama_1b", "bf16"), ("gpt2_124m", "bf16"), ("gpt2_124m", "fp32"), ("llama_3b", "bf16")] if gpu else \
             [("gpt2_tiny", "fp32"), ("llama_tiny", "bf16")]:
         compare(part, name, dtype, 20 if gpu else 5, 2)
 

@@ -310,10 +310,15 @@ TEST(Control, ReplacesScaleAndStepInEveryEntry) {
           a.grad_scale = kNaN;
           a.control = control.get();
           e.run(a, {});
-          EXPECT_TRUE(s.p.same_bits(expected.p)) << e.name << " " << apply;
-          EXPECT_TRUE(s.m.same_bits(expected.m)) << e.name << " " << apply;
-          EXPECT_TRUE(s.v.same_bits(expected.v)) << e.name << " " << apply;
-          EXPECT_TRUE(s.copy.same_bits(expected.copy)) << e.name << " " << apply;
+          const std::string what = fmt::format("{} {} {}", e.name, name(dtype), apply);
+          // A GPU's powers of the betas may differ from the host's in the last of 53 bits.
+          if (e.name == std::string_view("cuda") && dtype == DType::kFloat64)
+            expect_close(s.p, expected.p, 1e-14, 1e-15, what);
+          else
+            EXPECT_TRUE(s.p.same_bits(expected.p)) << what;
+          EXPECT_TRUE(s.m.same_bits(expected.m)) << what;
+          EXPECT_TRUE(s.v.same_bits(expected.v)) << what;
+          EXPECT_TRUE(s.copy.same_bits(expected.copy)) << what;
         }
       }
     };
