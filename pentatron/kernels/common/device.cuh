@@ -20,6 +20,17 @@ namespace pentatron::kernels::cuda {
 
 template <class T> using acc_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+template <class T> constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, double>)
+    return DType::kFloat64;
+  else if constexpr (std::is_same_v<T, float>)
+    return DType::kFloat32;
+  else if constexpr (std::is_same_v<T, __half>)
+    return DType::kFloat16;
+  else
+    return DType::kBFloat16;
+}
+
 __device__ inline double to_acc(double x) {
   return x;
 }
@@ -48,14 +59,18 @@ __device__ inline float fast_exp(float x) {
 #ifdef PENTATRON_EMULATED
   return std::exp(x);
 #else
-  return __expf(x);
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504088896341f));
+  return y;
 #endif
 }
 __device__ inline float fast_reciprocal(float x) {
 #ifdef PENTATRON_EMULATED
   return 1 / x;
 #else
-  return __fdividef(1, x);
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 #endif
 }
 
@@ -93,6 +108,15 @@ template <int V, class T> __device__ void load(const T* p, acc_t<T> (&out)[V]) {
     memcpy(values, &raw, sizeof raw);
     for (int i = 0; i < V; ++i) out[i] = to_acc(values[i]);
   }
+}
+/// V elements as they are, by 16 bytes.
+template <int V, class T> __device__ void load_raw(const T* p, T (&out)[V]) {
+  static_assert(V == kPack<T>);
+#ifdef PENTATRON_EMULATED
+  emulation::check_aligned(p, 16);
+#endif
+  const uint4 raw = *reinterpret_cast<const uint4*>(p);
+  memcpy(out, &raw, sizeof raw);
 }
 /// Rounds and writes as load() reads.
 template <int V, class T> __device__ void store(T* p, const acc_t<T> (&in)[V]) {
@@ -189,16 +213,22 @@ template <class A> __device__ A block_sum(A value) {
   return total;
 }
 
-/// The same for a block of 32 x blockDim.y threads.
-template <class A> __device__ A block_sum_2d(A value) {
-  __shared__ A warps[32];
-  value = warp_sum(value);
-  __syncthreads(); // `warps` may still be read by the sum before
-  if (threadIdx.x == 0) warps[threadIdx.y] = value;
+/// Two such sums at once.
+template <class A> __device__ void block_sums(A& one, A& other) {
+  __shared__ A warps[2][32];
+  one = warp_sum(one);
+  other = warp_sum(other);
   __syncthreads();
-  A total = 0;
-  for (unsigned w = 0; w < blockDim.y; ++w) total += warps[w];
-  return total;
+  if (threadIdx.x % 32 == 0) {
+    warps[0][threadIdx.x / 32] = one;
+    warps[1][threadIdx.x / 32] = other;
+  }
+  __syncthreads();
+  one = other = 0;
+  for (unsigned w = 0; w < blockDim.x / 32; ++w) {
+    one += warps[0][w];
+    other += warps[1][w];
+  }
 }
 
 /// Calls f(T{}) with the device type of `dtype`.

@@ -30,11 +30,11 @@ template <class A> __device__ A row_sum(A value) {
   return blockDim.y > 1 ? warp_sum(value) : block_sum(value);
 }
 
-/// A thread keeps at most K packs of a row in registers, so that a row is read once: many where a
-/// warp has a row of its own, which needs no barriers.
-constexpr int kKept = 4, kKeptByWarp = 8;
+/// A thread keeps so many packs of a row in registers, so that a row is read once. Few, and many
+/// threads a row: a long kernel waits for its instructions, not for memory.
+constexpr int kKept = 2;
 
-/// Calls f(p, i) for the thread's packs: the p-th begins at column i.
+/// Calls f(p, i) for the thread's packs, at most K: the p-th begins at column i.
 template <int K, int V, class F> __device__ void each_pack(int64_t cols, F&& f) {
 #pragma unroll
   for (int p = 0; p < K; ++p) {
@@ -43,43 +43,65 @@ template <int K, int V, class F> __device__ void each_pack(int64_t cols, F&& f) 
   }
 }
 
+/// V elements of a weight or bias. Of type W, by 16 bytes; W = void: of any type, which makes long
+/// code, and a kernel that is unrolled must not be longer than the cache of instructions.
+template <class W, int V, class A>
+__device__ void load_vector(const void* p, DType dtype, int64_t i, A missing, A (&out)[V]) {
+  if constexpr (std::is_void_v<W>) {
+    load_any<V, A>(p, dtype, i, missing, out);
+  } else if (p == nullptr) {
+    for (int v = 0; v < V; ++v) out[v] = missing;
+  } else {
+    acc_t<W> part[V];
+    load_row<true>(static_cast<const W*>(p) + i, part);
+    for (int v = 0; v < V; ++v) out[v] = static_cast<A>(part[v]);
+  }
+}
+
 /// Weights of V columns.
-template <int V, class A, class Args>
+template <class W, int V, class A, class Args>
 __device__ void load_weights(const Args& a, int64_t i, A (&w)[V]) {
-  load_any<V, A>(a.weight, a.weight_dtype, i, 1, w);
+  load_vector<W, V, A>(a.weight, a.weight_dtype, i, 1, w);
   if (a.weight != nullptr && a.zero_centered)
     for (int v = 0; v < V; ++v) w[v] += 1;
 }
 
-/// Rows of at most K packs a thread.
-template <class T, int V, int K> __global__ void forward(NormForward a) {
+/// Rows of at most kKept packs a thread.
+template <class T, class W, int V, bool layer_norm> __global__ void forward(NormForward a) {
   using A = acc_t<T>;
   const int64_t r = own_row(), n = a.cols;
   if (r >= a.rows) return; // a whole warp, of a block without barriers
-  const bool layer_norm = a.kind == NormKind::kLayerNorm;
   const T* x = static_cast<const T*>(a.x) + offset(a.x_rows, r, n);
-  A s[K][V], total = 0, square = 0;
-  each_pack<K, V>(n, [&](int p, int64_t i) {
+  const T* residual = a.residual == nullptr
+                          ? nullptr
+                          : static_cast<const T*>(a.residual) + offset(a.residual_rows, r, n);
+  T* sum = a.residual == nullptr ? nullptr : static_cast<T*>(a.sum) + offset(a.sum_rows, r, n);
+  A s[kKept][V], total = 0, square = 0;
+  each_pack<kKept, V>(n, [&](int p, int64_t i) {
     load<V>(x + i, s[p]);
-    if (a.residual != nullptr) {
-      A residual[V];
-      load<V>(static_cast<const T*>(a.residual) + offset(a.residual_rows, r, n) + i, residual);
-      for (int v = 0; v < V; ++v) s[p][v] = to_acc(from_acc<T>(s[p][v] + residual[v]));
-      store<V>(static_cast<T*>(a.sum) + offset(a.sum_rows, r, n) + i, s[p]);
+    if (residual != nullptr) {
+      A more[V];
+      load<V>(residual + i, more);
+      for (int v = 0; v < V; ++v) s[p][v] = to_acc(from_acc<T>(s[p][v] + more[v]));
+      store<V>(sum + i, s[p]);
     }
     for (int v = 0; v < V; ++v) total += s[p][v];
   });
-  const A mean = layer_norm ? row_sum(total) / static_cast<A>(n) : A{0};
-  each_pack<K, V>(n, [&](int p, int64_t) {
-    for (int v = 0; v < V; ++v) square += (s[p][v] - mean) * (s[p][v] - mean);
+  A mean = 0;
+  if constexpr (layer_norm) mean = row_sum(total) / static_cast<A>(n);
+  each_pack<kKept, V>(n, [&](int p, int64_t) {
+    for (int v = 0; v < V; ++v) {
+      if constexpr (layer_norm) s[p][v] -= mean;
+      square = fma(s[p][v], s[p][v], square);
+    }
   });
   const A rstd = 1 / sqrt(row_sum(square) / static_cast<A>(n) + static_cast<A>(a.eps));
   T* y = static_cast<T*>(a.y) + offset(a.y_rows, r, n);
-  each_pack<K, V>(n, [&](int p, int64_t i) {
+  each_pack<kKept, V>(n, [&](int p, int64_t i) {
     A w[V], b[V];
-    load_weights<V>(a, i, w);
-    load_any<V, A>(a.bias, a.weight_dtype, i, 0, b);
-    for (int v = 0; v < V; ++v) w[v] = w[v] * ((s[p][v] - mean) * rstd) + b[v];
+    load_weights<W, V>(a, i, w);
+    load_vector<W, V, A>(a.bias, a.weight_dtype, i, 0, b);
+    for (int v = 0; v < V; ++v) w[v] = fma(w[v], s[p][v] * rstd, b[v]);
     store<V>(y + i, w);
   });
   if (threadIdx.x == 0) {
@@ -125,11 +147,10 @@ template <class T> __global__ void forward_long(NormForward a) {
 }
 
 /// Rows of at most kKept packs a thread: x and dy are read once.
-template <class T, int V> __global__ void backward_input(NormBackward a) {
+template <class T, class W, int V, bool layer_norm> __global__ void backward_input(NormBackward a) {
   using A = acc_t<T>;
   const int64_t r = own_row(), n = a.cols;
   if (r >= a.rows) return; // a whole warp, of a block without barriers
-  const bool layer_norm = a.kind == NormKind::kLayerNorm;
   const T* dy = static_cast<const T*>(a.dy) + offset(a.dy_rows, r, n);
   const T* x = static_cast<const T*>(a.x) + offset(a.x_rows, r, n);
   const A mean = layer_norm ? static_cast<const A*>(a.mean)[r] : A{0};
@@ -139,7 +160,7 @@ template <class T, int V> __global__ void backward_input(NormBackward a) {
     A w[V];
     load<V>(dy + i, g[p]);
     load<V>(x + i, xhat[p]);
-    load_weights<V>(a, i, w);
+    load_weights<W, V>(a, i, w);
     for (int v = 0; v < V; ++v) {
       g[p][v] *= w[v];
       xhat[p][v] = (xhat[p][v] - mean) * rstd;
@@ -147,13 +168,15 @@ template <class T, int V> __global__ void backward_input(NormBackward a) {
       g_xhat_sum += g[p][v] * xhat[p][v];
     }
   });
-  const A g_mean = layer_norm ? row_sum(g_sum) / static_cast<A>(n) : A{0};
+  A g_mean = 0;
+  if constexpr (layer_norm) g_mean = row_sum(g_sum) / static_cast<A>(n);
   const A g_xhat_mean = row_sum(g_xhat_sum) / static_cast<A>(n);
+  const T* dsum =
+      a.dsum == nullptr ? nullptr : static_cast<const T*>(a.dsum) + offset(a.dsum_rows, r, n);
   T* dx = static_cast<T*>(a.dx) + offset(a.dx_rows, r, n);
   each_pack<kKept, V>(n, [&](int p, int64_t i) {
     A d[V] = {};
-    if (a.dsum != nullptr)
-      load<V>(static_cast<const T*>(a.dsum) + offset(a.dsum_rows, r, n) + i, d);
+    if (dsum != nullptr) load<V>(dsum + i, d);
     for (int v = 0; v < V; ++v) d[v] += rstd * (g[p][v] - g_mean - xhat[p][v] * g_xhat_mean);
     store<V>(dx + i, d);
   });
@@ -186,95 +209,77 @@ template <class T> __global__ void backward_input_long(NormBackward a) {
   }
 }
 
-constexpr unsigned kWeightThreads = 256, kWarps = kWeightThreads / 32;
+constexpr unsigned kWeightThreads = 256;
+
+/// V elements of x and dy for each of a thread's K packs, as they lie in memory.
+template <class T, int V, int K> struct RawRow { T x[K][V], dy[K][V]; };
 
 /// dx and the first of two stages of the weights' gradients in one pass: block k has chunk k of the
-/// rows, and each of its warps every kWarps-th of them, or all threads one row after the other. A
-/// thread sums its columns over its rows; then the block adds up its warps in order. x and dy are
-/// read twice, the second time from the cache, so that the sums have the registers.
-/// partial [chunks][dweight | dbias][cols]
-template <class T, int V, int K, bool kByBlock, bool kBias>
-__global__ __launch_bounds__(kWeightThreads, 2) void backward_rows(NormBackward a,
-                                                                   int64_t chunk_rows,
-                                                                   acc_t<T>* partial) {
+/// rows, one after the other, and the next row is read while one is summed. A thread sums its
+/// columns over the rows. partial [chunks][dweight | dbias][cols]
+template <class T, class W, int V, int K, bool layer_norm>
+__global__ __launch_bounds__(kWeightThreads) void backward_rows(NormBackward a, int64_t chunk_rows,
+                                                                acc_t<T>* partial) {
   using A = acc_t<T>;
-  constexpr int kThreads = kByBlock ? kWeightThreads : 32; // of a row
-  const int own = kByBlock ? threadIdx.x + 32 * threadIdx.y : threadIdx.x;
-  const bool layer_norm = a.kind == NormKind::kLayerNorm;
   const int64_t n = a.cols, begin = blockIdx.x * chunk_rows;
   const int64_t end = begin + chunk_rows < a.rows ? begin + chunk_rows : a.rows;
-  A weight[K][V] = {}, bias[kBias ? K : 1][V] = {};
-  const auto packs = [&](auto&& f) {
-#pragma unroll
-    for (int p = 0; p < K; ++p) {
-      const int64_t i = (p * int64_t{kThreads} + own) * V;
-      if (i < n) f(p, i);
-    }
-  };
-  const auto sum = [](A value) { return kByBlock ? block_sum_2d(value) : warp_sum(value); };
-  for (int64_t r = begin + (kByBlock ? 0 : threadIdx.y); r < end; r += kByBlock ? 1 : kWarps) {
+  A weight[K][V] = {}, bias[layer_norm ? K : 1][V] = {};
+  RawRow<T, V, K> next;
+  const auto read = [&](int64_t r) {
     const T* dy = static_cast<const T*>(a.dy) + offset(a.dy_rows, r, n);
     const T* x = static_cast<const T*>(a.x) + offset(a.x_rows, r, n);
+    each_pack<K, V>(n, [&](int p, int64_t i) {
+      load_raw<V>(x + i, next.x[p]);
+      load_raw<V>(dy + i, next.dy[p]);
+    });
+  };
+  read(begin);
+  for (int64_t r = begin; r < end; ++r) {
+    const RawRow<T, V, K> row = next;
     const A mean = layer_norm ? static_cast<const A*>(a.mean)[r] : A{0};
     const A rstd = static_cast<const A*>(a.rstd)[r];
+    T* dx = static_cast<T*>(a.dx) + offset(a.dx_rows, r, n);
+    const T* dsum =
+        a.dsum == nullptr ? nullptr : static_cast<const T*>(a.dsum) + offset(a.dsum_rows, r, n);
+    if (r + 1 < end) read(r + 1);
+    const auto xhat = [&](int p, int v) { return (to_acc(row.x[p][v]) - mean) * rstd; };
     A g_sum = 0, g_xhat_sum = 0;
-    packs([&](int, int64_t i) {
-      A g[V], xhat[V], w[V];
-      load<V>(dy + i, g);
-      load<V>(x + i, xhat);
-      load_weights<V>(a, i, w);
+    each_pack<K, V>(n, [&](int p, int64_t i) {
+      A w[V];
+      load_weights<W, V>(a, i, w);
       for (int v = 0; v < V; ++v) {
-        g[v] *= w[v];
-        g_sum += g[v];
-        g_xhat_sum += g[v] * ((xhat[v] - mean) * rstd);
+        const A dy = to_acc(row.dy[p][v]), hat = xhat(p, v);
+        weight[p][v] = fma(dy, hat, weight[p][v]);
+        g_xhat_sum = fma(dy * w[v], hat, g_xhat_sum);
+        if constexpr (layer_norm) {
+          bias[p][v] += dy;
+          g_sum = fma(dy, w[v], g_sum);
+        }
       }
     });
-    const A g_mean = layer_norm ? sum(g_sum) / static_cast<A>(n) : A{0};
-    const A g_xhat_mean = sum(g_xhat_sum) / static_cast<A>(n);
-    T* dx = static_cast<T*>(a.dx) + offset(a.dx_rows, r, n);
-    packs([&](int p, int64_t i) {
-      A g[V], xhat[V], w[V], d[V] = {};
-      load<V>(dy + i, g);
-      load<V>(x + i, xhat);
-      load_weights<V>(a, i, w);
-      if (a.dsum != nullptr)
-        load<V>(static_cast<const T*>(a.dsum) + offset(a.dsum_rows, r, n) + i, d);
+    if constexpr (layer_norm)
+      block_sums(g_sum, g_xhat_sum);
+    else
+      g_xhat_sum = block_sum(g_xhat_sum);
+    const A g_mean = g_sum / static_cast<A>(n), g_xhat_mean = g_xhat_sum / static_cast<A>(n);
+    each_pack<K, V>(n, [&](int p, int64_t i) {
+      A w[V], d[V] = {};
+      load_weights<W, V>(a, i, w);
+      if (dsum != nullptr) load<V>(dsum + i, d);
       for (int v = 0; v < V; ++v) {
-        xhat[v] = (xhat[v] - mean) * rstd;
-        weight[p][v] += g[v] * xhat[v];
-        if constexpr (kBias) bias[p][v] += g[v];
-        d[v] += rstd * (g[v] * w[v] - g_mean - xhat[v] * g_xhat_mean);
+        const A g = to_acc(row.dy[p][v]) * w[v] - g_mean;
+        d[v] = fma(rstd, fma(-xhat(p, v), g_xhat_mean, g), d[v]);
       }
       store<V>(dx + i, d);
     });
   }
   A* mine = partial + blockIdx.x * 2 * n;
-  if constexpr (kByBlock) {
-    packs([&](int p, int64_t i) {
-      for (int v = 0; v < V; ++v) {
-        mine[i + v] = weight[p][v];
-        if constexpr (kBias) mine[n + i + v] = bias[p][v];
-      }
-    });
-  } else {
-    __shared__ A sums[kWarps][32 * V];
-    for (int which = 0; which < (kBias ? 2 : 1); ++which)
-#pragma unroll
-      for (int p = 0; p < K; ++p) {
-        const int64_t first = p * int64_t{32} * V;
-        if (first >= n) break; // for all threads
-        for (int v = 0; v < V; ++v)
-          sums[threadIdx.y][threadIdx.x * V + v] =
-              which == 0 ? weight[p][v] : bias[kBias ? p : 0][v];
-        __syncthreads();
-        for (int at = threadIdx.x + 32 * threadIdx.y; at < 32 * V; at += kWeightThreads) {
-          A total = 0;
-          for (unsigned w = 0; w < kWarps; ++w) total += sums[w][at];
-          if (first + at < n) mine[which * n + first + at] = total;
-        }
-        __syncthreads();
-      }
-  }
+  each_pack<K, V>(n, [&](int p, int64_t i) {
+    for (int v = 0; v < V; ++v) {
+      mine[i + v] = weight[p][v];
+      if constexpr (layer_norm) mine[n + i + v] = bias[p][v];
+    }
+  });
 }
 
 /// The first of two stages: block (c, k) sums chunk k of the rows for blockDim.x packs of columns.
@@ -339,18 +344,29 @@ template <class A> __global__ void add_partial(NormBackward a, int64_t chunks, c
   if (a.dbias != nullptr) static_cast<A*>(a.dbias)[i] += bias;
 }
 
+/// Calls launch_with(W*) with the type of weights and bias for load_vector().
+template <class T, class F>
+void with_weights(DType dtype, const void* weight, const void* bias, int64_t cols,
+                  F&& launch_with) {
+  if (dtype == dtype_of<T>() && takes_packs<T>({weight, bias}, {cols}))
+    return launch_with(static_cast<T*>(nullptr));
+  if (dtype == dtype_of<acc_t<T>>() && takes_packs<acc_t<T>>({weight, bias}, {cols}))
+    return launch_with(static_cast<acc_t<T>*>(nullptr));
+  launch_with(static_cast<void*>(nullptr));
+}
+
 /// How rows are dealt to threads: `units` are what a thread reads at once.
 struct RowGrid {
   unsigned blocks;
   dim3 threads;
 
-  RowGrid(int64_t rows, int64_t units, int64_t units_by_warp = 2 * 32)
-      : blocks(static_cast<unsigned>(rows)), threads(32) {
-    if (units <= units_by_warp) { // a warp a row, 8 rows a block
+  RowGrid(int64_t rows, int64_t units) : blocks(static_cast<unsigned>(rows)), threads(32) {
+    if (units <= kKept * 32) { // a warp a row, 8 rows a block
       threads = dim3(32, 8);
       blocks = static_cast<unsigned>((rows + 7) / 8);
     } else {
-      threads = dim3(static_cast<unsigned>(32 * std::clamp<int64_t>((units + 63) / 64, 1, 32)));
+      const int64_t warps = (units + kKept * 32 - 1) / (kKept * 32);
+      threads = dim3(static_cast<unsigned>(32 * std::clamp<int64_t>(warps, 1, 32)));
     }
   }
   /// Whether kKept units of a thread are enough.
@@ -364,16 +380,17 @@ template <class T> void launch_forward(const NormForward& a, const Context& cont
                       a.residual_rows.group_stride, a.sum_rows.stride, a.sum_rows.group_stride,
                       a.y_rows.stride, a.y_rows.group_stride});
   const int64_t units = packs ? a.cols / kPack<T> : a.cols;
-  const RowGrid grid(a.rows, units, packs ? kKeptByWarp * 32 : 2 * 32);
-  if (packs && units > 2 * 32 && units <= kKeptByWarp * 32)
-    launch("norm_forward", forward<T, kPack<T>, kKeptByWarp>, grid.blocks, grid.threads, context,
-           a);
-  else if (!grid.holds(units))
-    launch("norm_forward", forward_long<T>, static_cast<unsigned>(a.rows), 1024, context, a);
-  else if (packs)
-    launch("norm_forward", forward<T, kPack<T>, kKept>, grid.blocks, grid.threads, context, a);
-  else
-    launch("norm_forward", forward<T, 1, kKept>, grid.blocks, grid.threads, context, a);
+  const RowGrid grid(a.rows, units);
+  const bool layer_norm = a.kind == NormKind::kLayerNorm;
+  const auto start = [&](auto* kernel) {
+    launch("norm_forward", kernel, grid.blocks, grid.threads, context, a);
+  };
+  if (!grid.holds(units))
+    return launch("norm_forward", forward_long<T>, static_cast<unsigned>(a.rows), 1024, context, a);
+  if (!packs) return start(layer_norm ? forward<T, void, 1, true> : forward<T, void, 1, false>);
+  with_weights<T>(a.weight_dtype, a.weight, a.bias, a.cols, [&]<class W>(W*) {
+    start(layer_norm ? forward<T, W, kPack<T>, true> : forward<T, W, kPack<T>, false>);
+  });
 }
 
 template <class T, int V>
@@ -389,31 +406,30 @@ void launch_weight(const NormBackward& a, const Context& context, acc_t<T>* part
          dim3(32, 32), context, a, chunks, partial);
 }
 
-/// Whether one pass made dx and the weights' gradients.
-template <class T> bool launch_rows(const NormBackward& a, const Context& context) {
+template <class T, class W, bool layer_norm>
+void launch_rows(const NormBackward& a, const Context& context) {
   constexpr int V = kPack<T>;
-  const int64_t units = a.cols / V;
-  const bool bias = a.dbias != nullptr, by_warp = units <= 32 * (bias ? kKept : kKeptByWarp);
-  if (a.dx == nullptr || (a.dweight == nullptr && !bias) ||
-      (!by_warp && units > int64_t{kWeightThreads} * kKept))
-    return false;
   auto* partial = reinterpret_cast<acc_t<T>*>(context.workspace.data());
   const int64_t rows = norm_cuda_chunk_rows(a.rows), chunks = (a.rows + rows - 1) / rows;
-  const auto run = [&](auto* kernel) {
-    launch("norm_backward", kernel, static_cast<unsigned>(chunks), dim3(32, kWarps), context, a,
-           rows, partial);
-  };
-  if (by_warp && bias)
-    run(backward_rows<T, V, kKept, false, true>);
-  else if (by_warp)
-    run(backward_rows<T, V, kKeptByWarp, false, false>);
-  else if (bias)
-    run(backward_rows<T, V, kKept, true, true>);
-  else
-    run(backward_rows<T, V, kKept, true, false>);
+  const int64_t units = a.cols / V, packs = units <= kWeightThreads       ? 1
+                                            : units <= 2 * kWeightThreads ? 2
+                                                                          : 4;
+  const auto threads = static_cast<unsigned>((units + packs * 32 - 1) / (packs * 32) * 32);
+  launch("norm_backward",
+         packs == 1   ? backward_rows<T, W, V, 1, layer_norm>
+         : packs == 2 ? backward_rows<T, W, V, 2, layer_norm>
+                      : backward_rows<T, W, V, 4, layer_norm>,
+         static_cast<unsigned>(chunks), threads, context, a, rows, partial);
   launch("norm_backward", add_partial<acc_t<T>>, static_cast<unsigned>((a.cols + 31) / 32),
          dim3(32, 32), context, a, chunks, partial);
-  return true;
+}
+
+/// Whether one pass makes dx and the weights' gradients: of rows that occupy a block.
+template <class T> bool takes_rows(const NormBackward& a) {
+  const int64_t units = a.cols / kPack<T>;
+  return a.dx != nullptr && (a.dweight != nullptr || a.dbias != nullptr) &&
+         (a.dbias == nullptr || a.kind == NormKind::kLayerNorm) && units > kKept * 32 &&
+         units <= 4 * int64_t{kWeightThreads};
 }
 
 template <class T> void launch_backward(const NormBackward& a, const Context& context) {
@@ -421,7 +437,11 @@ template <class T> void launch_backward(const NormBackward& a, const Context& co
       {a.x, a.dy, a.dsum, a.dx},
       {a.cols, a.x_rows.stride, a.x_rows.group_stride, a.dy_rows.stride, a.dy_rows.group_stride,
        a.dsum_rows.stride, a.dsum_rows.group_stride, a.dx_rows.stride, a.dx_rows.group_stride});
-  if (packs && launch_rows<T>(a, context)) return;
+  const bool layer_norm = a.kind == NormKind::kLayerNorm;
+  if (packs && takes_rows<T>(a))
+    return with_weights<T>(a.weight_dtype, a.weight, nullptr, a.cols, [&]<class W>(W*) {
+      layer_norm ? launch_rows<T, W, true>(a, context) : launch_rows<T, W, false>(a, context);
+    });
   // dx may overwrite x or dy, so it comes last.
   if (a.dweight != nullptr || a.dbias != nullptr) {
     auto* partial = reinterpret_cast<acc_t<T>*>(context.workspace.data());
@@ -433,13 +453,19 @@ template <class T> void launch_backward(const NormBackward& a, const Context& co
   if (a.dx == nullptr) return;
   const int64_t units = packs ? a.cols / kPack<T> : a.cols;
   const RowGrid grid(a.rows, units);
+  const auto start = [&](auto* kernel) {
+    launch("norm_backward", kernel, grid.blocks, grid.threads, context, a);
+  };
   if (!grid.holds(units))
     launch("norm_backward", backward_input_long<T>, static_cast<unsigned>(a.rows), 1024, context,
            a);
-  else if (packs)
-    launch("norm_backward", backward_input<T, kPack<T>>, grid.blocks, grid.threads, context, a);
+  else if (!packs)
+    start(layer_norm ? backward_input<T, void, 1, true> : backward_input<T, void, 1, false>);
   else
-    launch("norm_backward", backward_input<T, 1>, grid.blocks, grid.threads, context, a);
+    with_weights<T>(a.weight_dtype, a.weight, nullptr, a.cols, [&]<class W>(W*) {
+      start(layer_norm ? backward_input<T, W, kPack<T>, true>
+                       : backward_input<T, W, kPack<T>, false>);
+    });
 }
 
 } // namespace
