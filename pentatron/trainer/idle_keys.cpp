@@ -192,6 +192,8 @@ IdleKeys of_ranks(const Config& config, int world_size) {
       {"dist", "gpu_messages", world_size == 1 || on_cpu(config.device),
        world_size == 1 ? "there is only one rank" : "ranks run on the CPU"},
       {"", "deterministic", on_cpu(config.device), "runs on a CPU always give the same bits"},
+      {"", "deterministic", wide,
+       fmt::format("dtype={} has no faster kernels", config::to_string(config.dtype))},
       {"comm_overlap", "tp", c.tensor_model_parallel_size == 1,
        "there is only one tensor-parallel rank"},
       {"ddp", "overlap_", one_replica, replica},

@@ -219,7 +219,7 @@ TEST(VarlenPlan, CutsWhatAWindowHides) {
 
 TEST(VarlenPlan, TellsDocumentsOfOneLength) {
   const auto one_length = [](std::vector<AttentionPair> pairs) {
-    return equal_lengths(plan_of(std::move(pairs), {}).calls.at(0));
+    return equal_lengths(plan_of(std::move(pairs), {.mask = AttentionMask::kFull}).calls.at(0));
   };
   const AttentionPair first{.query_size = 4, .key_size = 4};
   EXPECT_TRUE(one_length({first}));
@@ -227,7 +227,7 @@ TEST(VarlenPlan, TellsDocumentsOfOneLength) {
       one_length({first, {.query_begin = 4, .query_size = 4, .key_begin = 4, .key_size = 4}}));
   EXPECT_FALSE(
       one_length({first, {.query_begin = 4, .query_size = 5, .key_begin = 4, .key_size = 5}}));
-  EXPECT_FALSE(one_length({{.query_size = 3, .key_size = 4, .offset = 1}})) << "more keys";
+  EXPECT_FALSE(one_length({{.query_size = 3, .key_size = 4}})) << "more keys";
 }
 
 TEST(VarlenKernels, RefuseWhatTheyDoNotCompute) {
