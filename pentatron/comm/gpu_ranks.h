@@ -20,7 +20,7 @@ Group with_nccl(const Group& world, int device);
 /// sums are those of a CPU.
 Group with_host_messages(const Group& world, int device);
 
-/// One of them, as dist.gpu_messages says.
+/// One of the two, by dist.gpu_messages.
 Group with_gpu_messages(const Group& world, int device, GpuMessages messages);
 
 /// Whether the groups of `group` carry tensors on GPUs.

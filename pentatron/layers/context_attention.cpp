@@ -79,6 +79,7 @@ struct Call {
   CoreAttentionOptions options;
   uint64_t seed = 0;
   bool drops = false;
+  bool training = false;
   int64_t first_head = 0, heads = 0; ///< of this rank's query heads, those that it attends for
   int64_t key_size = 0, value_size = 0;
   at::Tensor max_logits = {};             ///< of `heads`, see AttentionInputs
@@ -249,6 +250,7 @@ class Blockwise {
     // A block of padding alone has no such pairs.
     if (real_documents_.empty() || !block.real_pairs.empty()) in.max_logits = call_.max_logits;
     in.real_pairs = block.real_pairs;
+    in.training = call_.training;
     return in;
   }
 
@@ -459,6 +461,7 @@ Call call_of(const at::Tensor& q, const CoreAttentionOptions& options,
             .options = options,
             .seed = ctx.seed,
             .drops = ctx.training && options.dropout > 0,
+            .training = ctx.training,
             .heads = q.size(1) / way.heads.size()};
   call.first_head = way.heads.rank() * call.heads;
   const at::Tensor most =

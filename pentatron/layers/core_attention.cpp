@@ -111,6 +111,7 @@ detail::AttentionInputs inputs_of(const AttentionOperands& x, std::span<const At
                              .options = options,
                              .row_ids = {},
                              .seed = ctx.seed};
+  in.training = ctx.training;
   if (ctx.training && options.dropout > 0) in.row_ids = ctx.layout->row_ids;
   return in;
 }

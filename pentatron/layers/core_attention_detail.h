@@ -22,6 +22,7 @@ struct AttentionInputs {
   /// not needed.
   at::Tensor max_logits = {};
   std::vector<AttentionPair> real_pairs = {}; ///< those of logits; empty: `pairs`
+  bool training = false; ///< such calls come again, so that preparing for them pays
 
   int64_t span() const { return bias.defined() ? (bias.size(1) + 1) / 2 : 0; }
 };

@@ -115,7 +115,8 @@ void HeadsNorm::backward(const at::Tensor& dx, const at::Tensor& dy, const at::T
                                    .x_rows = rows.layout(x),
                                    .dx_rows = rows.layout(dx),
                                    .zero_centered = options_.zero_centered};
-  kernels::norm_backward(args, nn::KernelContext(x, kernels::workspace_bytes(args)));
+  kernels::norm_backward(
+      args, nn::KernelContext(x, kernels::workspace_bytes(args, nn::kernel_device(x))));
   if (train) weight_->accumulated();
 }
 

@@ -220,7 +220,7 @@ void sum_sinks(const AttentionInputs& in, const AttentionResult& saved, const at
 std::optional<VarlenPlan> plan_varlen(const AttentionInputs& in) {
   if (in.options.mask == AttentionMask::kPrefix) return std::nullopt;
   const Band band = band_of(in.options);
-  VarlenPlan plan;
+  VarlenPlan plan{.training = in.training};
   std::map<std::pair<int64_t, int64_t>, size_t> call_of; // by limits
   std::vector<AttentionPair> pairs = in.pairs;
   std::ranges::sort(pairs, {}, &AttentionPair::query_begin);

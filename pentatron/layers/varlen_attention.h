@@ -38,6 +38,7 @@ struct VarlenCall {
 struct VarlenPlan {
   std::vector<VarlenCall> calls;
   std::vector<AttentionPair> pairs; ///< with queries and keys
+  bool training = false;            ///< as AttentionInputs::training
 };
 std::optional<VarlenPlan> plan_varlen(const AttentionInputs& in);
 
@@ -70,8 +71,9 @@ AttentionGradients varlen_backward(const AttentionInputs& in, const AttentionRes
                                    const OutputGradients& d, const VarlenKernel& kernel);
 
 /// LibTorch's kernels on GPUs. cuDNN's for bf16 and fp16, on GPUs of compute capability 9.0 and
-/// later: documents of one length, heads of at most 128, no windows; its backward sums in any
-/// order, so that of FlashAttention takes its place in deterministic runs. FlashAttention-2 for
+/// later, in training: documents of one length, of a few lengths in all because each is prepared
+/// for and kept, heads of at most 128, no windows. Its backward sums in any order, so deterministic
+/// runs use FlashAttention's instead. FlashAttention-2 for
 /// bf16 and fp16: heads of at most 256, key-value heads shared, windows. The memory-efficient
 /// kernel for fp32: without windows.
 const VarlenKernel& cudnn_on_gpu();

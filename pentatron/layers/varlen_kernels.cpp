@@ -2,9 +2,13 @@
 // compiles and links without CUDA; on a CPU they throw.
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "pentatron/kernels/common/build.h"
@@ -116,11 +120,11 @@ class Samples {
 class Cudnn final : public VarlenKernel {
  public:
   bool takes(const VarlenPlan& plan, at::ScalarType dtype, int64_t head_size) const override {
-    return (dtype == at::kBFloat16 || dtype == at::kHalf) && head_size <= 128 && available() &&
-           std::ranges::all_of(plan.calls, [](const VarlenCall& call) {
+    return plan.training && (dtype == at::kBFloat16 || dtype == at::kHalf) && head_size <= 128 &&
+           available() && std::ranges::all_of(plan.calls, [](const VarlenCall& call) {
              return call.left == VarlenCall::kAll &&
                     (call.right == VarlenCall::kAll || call.right == 0) &&
-                    call.queries.longest >= kShortest && equal_lengths(call);
+                    call.queries.longest >= kShortest && equal_lengths(call) && kept(call);
            });
   }
   int64_t padded_head(int64_t size) const override { return rounded_up(size, 8); }
@@ -151,8 +155,22 @@ class Cudnn final : public VarlenKernel {
   static constexpr int64_t kShortest = 64; // it refuses one token, and gains nothing with few
 
   static bool causal(const VarlenOperands& x) { return x.call->right == 0; }
+  /// LibTorch keeps what cuDNN prepares for each number and length of documents, so there must not
+  /// be many: the first ones of the process.
+  static bool kept(const VarlenCall& call) {
+    constexpr size_t kMost = 32;
+    static std::mutex mutex;
+    static std::set<std::pair<size_t, int64_t>> shapes;
+    const std::lock_guard lock(mutex);
+    const std::pair shape{call.queries.ends.size(), call.queries.longest};
+    if (!shapes.contains(shape) && shapes.size() == kMost) return false;
+    shapes.insert(shape);
+    return true;
+  }
   static bool available() {
-    static const bool result = at::globalContext().hasCuDNN() && kernels::gpu_capability(0) >= 90;
+    static const bool result =
+        at::globalContext().hasCuDNN() &&
+        kernels::gpu_capability(at::detail::getCUDAHooks().getCurrentDevice()) >= 90;
     return result;
   }
 };

@@ -22,8 +22,9 @@ bool on_cpu(DeviceKind kind);
 /// Free memory of this machine for ranks on CPUs; none: they take a GPU, or nothing is known.
 std::optional<int64_t> free_bytes_of(DeviceKind kind);
 
-/// Which GPU of its machine a rank that is a process of its own takes; none if `kind` or this
-/// machine leaves it to the CPU. Throws ConfigError where ranks would have to share a GPU.
+/// Which GPU of its machine a rank that is a process of its own takes; none if `device` or this
+/// machine leaves it to the CPU. Throws ConfigError where ranks would have to share a GPU and
+/// dist.gpu_messages does not allow it.
 std::optional<int> choose_gpu(const Config& config, const comm::Launch& launch);
 
 /// The device of a rank of `world`.

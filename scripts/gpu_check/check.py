@@ -17,7 +17,7 @@ import time
 import page
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PARTS = ("start", "kernels", "parity", "curves", "use", "ranks", "speed")
+PARTS = ("start", "kernels", "parity", "curves", "training", "use", "ranks", "speed")
 
 
 def run_part(name, args):

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import time
 
 from part import Part, relative
 
@@ -83,29 +84,33 @@ class Use:
         got, right = (self.generate(self.saved, device, *arguments) for device in (self.part.device, "cpu"))
         narrow = self.generate(self.saved, self.part.device, "dtype=bf16", *prompts, "--max-new-tokens", "40", "--kv-cache-dtype", "fp8")
         same = [one["text"] for one in got] == [one["text"] for one in right]
-        return same and len(narrow) == len(TEXT), {"texts": [one["text"][:30] for one in got]}
+        return same and all(len(one["ids"]) > len(one["prompt_ids"]) for one in narrow), {"texts": [one["text"][:30] for one in got]}
 
     def server(self):
         right = [one["text"] for one in self.generate(self.saved, "cpu", "dtype=fp64", *[part for text in TEXT for part in ("--prompt", text)],
                                                       "--max-new-tokens", "32", "--temperature", "0", "--ignore-eos")]
-        server = subprocess.Popen([self.part.program, "serve", self.saved, "--port", "0", f"device={self.part.device}", "dtype=fp64"],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.part.environment())
+        log = os.path.join(self.part.scratch, "server.txt")
+        with open(log, "w", encoding="utf-8") as output:
+            server = subprocess.Popen([self.part.program, "serve", self.saved, "--port", "0", f"device={self.part.device}", "dtype=fp64"],
+                                      stdout=output, stderr=subprocess.STDOUT, env=self.part.environment())
         try:
-            seen = ""
-            port = None
-            for line in server.stdout:
-                seen += line
-                port = re.search(r"http://127\.0\.0\.1:(\d+)", line)
-                if port:
-                    break
-            if not port:
-                raise RuntimeError(f"the server did not start: {seen[-500:]}")
+            port, end = None, time.monotonic() + 60
+            while not port:
+                with open(log, encoding="utf-8") as file:
+                    seen = file.read()
+                port = re.search(r"http://127\.0\.0\.1:(\d+)", seen)
+                if server.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(f"the server did not start: {seen[-500:]}")
+                time.sleep(0.1)
 
             def ask(text):
                 connection = http.client.HTTPConnection("127.0.0.1", int(port.group(1)), timeout=60)
                 connection.request("POST", "/v1/completions", json.dumps({"prompt": text, "max_tokens": 32, "temperature": 0, "ignore_eos": True}),
                                    {"Content-Type": "application/json"})
-                answer = json.loads(connection.getresponse().read())
+                try:
+                    answer = json.loads(connection.getresponse().read())
+                except http.client.HTTPException as error:
+                    raise RuntimeError(f"the server does not answer: {error!r}") from error
                 if "choices" not in answer:
                     raise RuntimeError(str(answer)[:300])
                 return answer["choices"][0]["text"]
@@ -113,8 +118,8 @@ class Use:
             with concurrent.futures.ThreadPoolExecutor(12) as clients:
                 got = list(clients.map(ask, TEXT * 4))
         finally:
-            server.terminate()
-            server.wait(30)
+            server.kill()
+            server.wait()
         return got == right * 4, {"requests": len(got), "same": sum(a == b for a, b in zip(got, right * 4))}
 
 

@@ -36,6 +36,8 @@ TEST(Staged, CollectivesGiveWhatTheHostGives) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax})
       expect_close(all_reduce(x, op, copies), all_reduce(x, op, host));
     expect_close(all_gather(x, 1, copies), all_gather(x, 1, host));
+    const at::Tensor narrow = x.to(at::kBFloat16);
+    expect_close(reduce_scatter(narrow, 0, copies), reduce_scatter(narrow, 0, host));
     expect_close(reduce_scatter(x, 0, copies), reduce_scatter(x, 0, host));
     const at::Tensor own = x.clone(), root = randn({6, 5}, 2, at::kFloat);
     broadcast_(own, 1, copies);
@@ -86,6 +88,21 @@ TEST(Staged, ExchangesUnevenRows) {
     copies.backend().all_to_all(outs, ins).wait();
     host.backend().all_to_all(right, ins).wait();
     for (size_t r = 0; r < outs.size(); ++r) expect_close(outs[r], right[r]);
+  });
+}
+
+TEST(Staged, TensorsOfTheHostGoAsTheyAre) {
+  test::run_ranks(kRanks, [](const Group& host) {
+    const Group of_gpus(staged(host.shared_backend(), at::Device(at::kCUDA, 0)));
+    const at::Tensor x = of_rank(host, {4});
+    expect_close(all_reduce(x, ReduceOp::kSum, of_gpus), all_reduce(x, ReduceOp::kSum, host));
+    expect_close(all_gather(x, 0, of_gpus), all_gather(x, 0, host));
+    const int other = (host.rank() + 1) % kRanks, before = (host.rank() + 2) % kRanks;
+    const at::Tensor got = at::zeros({4}, at::kFloat);
+    of_gpus.backend()
+        .send_recv({{Transfer::Kind::kSend, x, other}, {Transfer::Kind::kRecv, got, before}})
+        .wait();
+    expect_close(got, randn({4}, 1 + static_cast<uint64_t>(before), at::kFloat));
   });
 }
 

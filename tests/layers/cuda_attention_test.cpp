@@ -1,5 +1,5 @@
-// Attention on a GPU against the CPU in fp64: FlashAttention in bf16, the memory-efficient kernel
-// in fp32. Skipped where there is no GPU.
+// Attention on a GPU against the CPU in fp64: cuDNN's and FlashAttention in bf16, the
+// memory-efficient kernel in fp32. Skipped where there is no GPU.
 #include "pentatron/kernels/common/build.h"
 #include "pentatron/layers/core_attention_detail.h"
 #include "pentatron/layers/varlen_attention.h"
@@ -60,7 +60,7 @@ std::vector<Run> cuda_runs() {
               .sequence = sequence,
               .scale = 0.1,
               .mask = mask},
-             at::kBFloat16});
+             sequence == 77 ? at::kHalf : at::kBFloat16});
   return runs;
 }
 
@@ -85,7 +85,8 @@ AttentionInputs inputs_of(const Case& c, const at::TensorOptions& options) {
                       .window = c.window,
                       .softmax = c.softmax == SoftmaxKind::kLearnable ? SoftmaxKind::kOffByOne
                                                                       : c.softmax},
-          .row_ids = {}};
+          .row_ids = {},
+          .training = true};
 }
 
 double error_of(const at::Tensor& got, const at::Tensor& right) {
@@ -103,6 +104,10 @@ TEST_P(CudaAttention, EqualsTheCpuInFp64) {
   const auto& [c, dtype] = GetParam();
   const AttentionInputs here = inputs_of(c, at::TensorOptions(at::kDouble)),
                         gpu = inputs_of(c, at::TensorOptions(dtype).device(at::kCUDA));
+  if (c.name.starts_with("equal_")) {
+    EXPECT_EQ(varlen_accepts(gpu, cudnn_on_gpu()),
+              at::globalContext().hasCuDNN() && kernels::gpu_capability(0) >= 90);
+  }
   const double bound = dtype == at::kDouble ? 1e-10 : dtype == at::kFloat ? 1e-5 : 2e-2;
   const AttentionResult right = blocked_forward(here), got = attention_forward(gpu);
   EXPECT_LT(error_of(got.out, right.out), bound);
@@ -120,6 +125,7 @@ TEST_P(CudaAttention, EqualsTheCpuInFp64) {
   const AttentionGradients again = attention_backward(gpu, got, {.out = dout.to(gpu.q.options())});
   EXPECT_TRUE(at::equal(again.dq, g.dq)) << "backward must give the same bits again";
   EXPECT_TRUE(at::equal(again.dk, g.dk));
+  EXPECT_TRUE(at::equal(again.dv, g.dv));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, CudaAttention, testing::ValuesIn(cuda_runs()),

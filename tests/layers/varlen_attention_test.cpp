@@ -7,6 +7,7 @@
 #include "tests/layers/core_attention_cases.h"
 #include "tests/nn/op_fixture.h"
 
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -231,9 +232,11 @@ TEST(VarlenPlan, TellsDocumentsOfOneLength) {
 }
 
 TEST(VarlenKernels, RefuseWhatTheyDoNotCompute) {
-  EXPECT_EQ(
-      cudnn_on_gpu().takes(plan_of({{.query_size = 128, .key_size = 128}}, {}), at::kBFloat16, 64),
-      kernels::gpu_capability(0) >= 90);
+  VarlenPlan long_enough = plan_of({{.query_size = 128, .key_size = 128}}, {});
+  EXPECT_FALSE(cudnn_on_gpu().takes(long_enough, at::kBFloat16, 64)) << "not in training";
+  long_enough.training = true;
+  EXPECT_EQ(cudnn_on_gpu().takes(long_enough, at::kBFloat16, 64),
+            at::globalContext().hasCuDNN() && kernels::gpu_capability(0) >= 90);
   const VarlenPlan causal = plan_of({{.query_size = 8, .key_size = 8}}, {}),
                    window = plan_of({{.query_size = 8, .key_size = 8}}, {.window = 3});
   EXPECT_TRUE(flash_on_gpu().takes(causal, at::kBFloat16, 256));

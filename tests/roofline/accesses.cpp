@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <optional>
 #include <random>
 #include <unordered_map>
 
@@ -53,6 +54,7 @@ class Counter final : public emulation::Observer {
                                dim3 threads) override {
     op_ = kernel;
     key_ = key;
+    access_.emplace();
     blocks_ = int64_t{blocks.x} * blocks.y;
     threads_ = int64_t{threads.x} * threads.y * threads.z;
     sectors_.clear();
@@ -85,6 +87,7 @@ class Counter final : public emulation::Observer {
   void launch_ended() override {
     add_block();
     counting_ = false;
+    access_.reset();
     if (!recording()) return;
     const auto [found, fresh] = known_.try_emplace(key_);
     if (fresh) found->second = sums();
@@ -190,6 +193,7 @@ class Counter final : public emulation::Observer {
   }
 
   std::string op_;
+  std::optional<DeviceAccess> access_; ///< during a launch
   uint64_t key_ = 0;
   int64_t blocks_ = 0, threads_ = 0, run_ = 0, most_ = 0;
   uint32_t phase_ = 0;

@@ -59,6 +59,27 @@ void give_back(void* p, size_t bytes) {
   if (bytes >= kPage) ::madvise(p, (bytes + kPage - 1) / kPage * kPage, MADV_DONTNEED);
 }
 
+namespace {
+bool g_hidden = false;
+int g_accesses = 0;
+
+void protect(int rights) {
+  if (::mprotect(reinterpret_cast<void*>(arena().begin), kArena, rights) != 0)
+    raise<Error>("this system does not protect {} bytes of addresses", kArena);
+}
+} // namespace
+
+void hide_device_memory() {
+  g_hidden = true;
+  protect(PROT_NONE);
+}
+DeviceAccess::DeviceAccess() {
+  if (g_accesses++ == 0 && g_hidden) protect(PROT_READ | PROT_WRITE);
+}
+DeviceAccess::~DeviceAccess() {
+  if (--g_accesses == 0 && g_hidden) protect(PROT_NONE);
+}
+
 bool in_device_memory(const void* p) {
   static const uintptr_t begin = arena().begin;
   return reinterpret_cast<uintptr_t>(p) - begin < kArena;

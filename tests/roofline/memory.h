@@ -14,6 +14,17 @@ void give_back(void* p, size_t bytes);
 
 bool in_device_memory(const void* p);
 
+/// From now on the process crashes when it reads or writes such addresses, but for what happens
+/// while a DeviceAccess lives: launches and copies.
+void hide_device_memory();
+class DeviceAccess {
+ public:
+  DeviceAccess();
+  ~DeviceAccess();
+  DeviceAccess(const DeviceAccess&) = delete;
+  DeviceAccess& operator=(const DeviceAccess&) = delete;
+};
+
 /// The range of reserve() that an address lies in.
 struct Range {
   uintptr_t begin = 0;

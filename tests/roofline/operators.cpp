@@ -119,6 +119,7 @@ double product_flops(const Call& call) {
 
 /// A host copy of a small tensor of the device.
 std::vector<int32_t> content(const at::Tensor& x) {
+  const DeviceAccess access;
   const auto* const p = static_cast<const int32_t*>(x.const_data_ptr());
   return {p, p + x.numel()};
 }
@@ -313,6 +314,7 @@ void run_recorded(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
     record_call(call, {});
     if (call.name() == "copy_" && call.written[0].numel() <= kCopied) {
       const at::Tensor src = call.at("src").toTensor();
+      const DeviceAccess access;
       on_host(call.written[0]).copy_(on_host(src));
     }
     std::vector<c10::IValue> results;

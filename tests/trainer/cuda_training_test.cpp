@@ -101,14 +101,15 @@ TEST_P(CudaKeys, TrainAsOnTheCpu) {
       bound = 1e-4;
       break;
     }
-    for (const char* narrow : {"fp16", "bf16", "fp8", "dtype=fp32"})
+    if (setting == "dtype=fp32") bound = std::max(bound, 1e-4);
+    for (const char* narrow : {"fp16", "bf16", "fp8"})
       if (setting.find(narrow) != std::string::npos) bound = 0.05;
   }
   const KeyFiles files;
   const std::vector<double> gpu = course(files, settings, "cuda"),
                             cpu = course(files, settings, "cpu");
   ASSERT_EQ(gpu.size(), cpu.size());
-  ASSERT_FALSE(cpu.empty());
+  ASSERT_TRUE(std::ranges::any_of(cpu, [](double number) { return number > 0; }));
   for (size_t i = 0; i < cpu.size(); ++i) EXPECT_NEAR(gpu[i], cpu[i], bound * std::abs(cpu[i]));
 }
 

@@ -74,9 +74,7 @@ __device__ Gated<acc_t<T>> apply(const Args& a, acc_t<T> in, acc_t<T> up) {
   } else if constexpr (kNarrow<T> && known == Known::kGelu) {
     constexpr float k = 1.59576912160573071176f, c = 0.044715f; // k = 2 sqrt(2 / pi)
     const float square = in * in, s = fast_sigmoid(k * in * (1 + c * square));
-    // 1 - s is 0 for large inputs, whose square may be infinite.
-    const float rest = (1 - s) * in, bend = rest == 0 ? 0 : rest * k * (1 + 3 * c * square);
-    return {in * s, s * (1 + bend), 0};
+    return {in * s, s + in * s * (1 - s) * (k * (1 + 3 * c * square)), 0};
   } else {
     if (a.gated) return evaluate_gated<A>(a.kind, a.gate, in, up);
     const Derived<A> one = evaluate<A>(a.kind, in);

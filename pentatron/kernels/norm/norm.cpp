@@ -61,18 +61,19 @@ void norm_backward(const NormBackward& args, const Context& context) {
   if (args.dy == nullptr || args.x == nullptr || args.rstd == nullptr ||
       (args.kind == NormKind::kLayerNorm && args.mean == nullptr))
     raise<ShapeError>("norm_backward needs dy, x and rstd, and mean for LayerNorm");
-  if (context.device == Device::kCuda && context.workspace.size() < workspace_bytes(args))
+  if (context.device == Device::kCuda &&
+      context.workspace.size() < workspace_bytes(args, Device::kCuda))
     raise<ShapeError>("norm_backward on CUDA needs a workspace of {} bytes, not {}",
-                      workspace_bytes(args), context.workspace.size());
+                      workspace_bytes(args, Device::kCuda), context.workspace.size());
   run_entry(op_class(Op::kNormBackward, args.dtype), norm_backward_entries(), args, context);
 }
 
-size_t workspace_bytes(const NormBackward& args) {
+size_t workspace_bytes(const NormBackward& args, Device device) {
   const int vectors = (args.dweight != nullptr) + (args.dbias != nullptr);
   if (vectors == 0) return 0;
+  if (device == Device::kCpu) return vectors * ColumnSums::bytes(args.rows, args.cols);
   const int64_t rows = norm_cuda_chunk_rows(args.rows), chunks = (args.rows + rows - 1) / rows;
-  const size_t of_cuda = 2 * chunks * args.cols * element_size(acc_dtype(args.dtype));
-  return std::max(of_cuda, vectors * ColumnSums::bytes(args.rows, args.cols));
+  return 2 * chunks * args.cols * element_size(acc_dtype(args.dtype));
 }
 
 } // namespace pentatron::kernels

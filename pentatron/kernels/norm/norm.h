@@ -87,7 +87,7 @@ void norm_backward(const NormBackward& args, const Context& context = {});
 
 /// Scratch for the partial sums of dweight and dbias. On the CPU a smaller workspace is allowed:
 /// the kernel allocates.
-size_t workspace_bytes(const NormBackward& args);
+size_t workspace_bytes(const NormBackward& args, Device device = Device::kCuda);
 
 std::span<const Entry<NormForward>> norm_forward_entries();
 std::span<const Entry<NormBackward>> norm_backward_entries();

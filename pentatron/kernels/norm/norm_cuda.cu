@@ -44,7 +44,7 @@ template <int K, int V, class F> __device__ void each_pack(int64_t cols, F&& f) 
 }
 
 /// V elements of a weight or bias. Of type W, by 16 bytes; W = void: of any type, which makes long
-/// code, and a kernel that is unrolled must not be longer than the cache of instructions.
+/// code, and a kernel that is unrolled must not be longer than the instruction cache.
 template <class W, int V, class A>
 __device__ void load_vector(const void* p, DType dtype, int64_t i, A missing, A (&out)[V]) {
   if constexpr (std::is_void_v<W>) {
@@ -67,7 +67,8 @@ __device__ void load_weights(const Args& a, int64_t i, A (&w)[V]) {
 }
 
 /// Rows of at most kKept packs a thread.
-template <class T, class W, int V, bool layer_norm> __global__ void forward(NormForward a) {
+template <class T, class W, int V, bool layer_norm>
+__global__ __launch_bounds__(1024) void forward(NormForward a) {
   using A = acc_t<T>;
   const int64_t r = own_row(), n = a.cols;
   if (r >= a.rows) return; // a whole warp, of a block without barriers
@@ -111,7 +112,7 @@ template <class T, class W, int V, bool layer_norm> __global__ void forward(Norm
 }
 
 /// Rows of any size, one block each: read again for each sum.
-template <class T> __global__ void forward_long(NormForward a) {
+template <class T> __global__ __launch_bounds__(1024) void forward_long(NormForward a) {
   using A = acc_t<T>;
   const int64_t r = blockIdx.x, n = a.cols;
   const bool layer_norm = a.kind == NormKind::kLayerNorm;
@@ -147,7 +148,8 @@ template <class T> __global__ void forward_long(NormForward a) {
 }
 
 /// Rows of at most kKept packs a thread: x and dy are read once.
-template <class T, class W, int V, bool layer_norm> __global__ void backward_input(NormBackward a) {
+template <class T, class W, int V, bool layer_norm>
+__global__ __launch_bounds__(1024) void backward_input(NormBackward a) {
   using A = acc_t<T>;
   const int64_t r = own_row(), n = a.cols;
   if (r >= a.rows) return; // a whole warp, of a block without barriers
@@ -183,7 +185,7 @@ template <class T, class W, int V, bool layer_norm> __global__ void backward_inp
 }
 
 /// Rows of any size, one block each.
-template <class T> __global__ void backward_input_long(NormBackward a) {
+template <class T> __global__ __launch_bounds__(1024) void backward_input_long(NormBackward a) {
   using A = acc_t<T>;
   const int64_t r = blockIdx.x, n = a.cols;
   const bool layer_norm = a.kind == NormKind::kLayerNorm;
@@ -324,7 +326,9 @@ __global__ void partial_weight(NormBackward a, int64_t chunk_rows, acc_t<T>* par
 
 /// The second stage: 32 columns a block; thread (x, y) adds the chunks y, y + 32, ... of column x,
 /// then the first row of threads adds up in order.
-template <class A> __global__ void add_partial(NormBackward a, int64_t chunks, const A* partial) {
+template <class A>
+__global__ __launch_bounds__(1024) void add_partial(NormBackward a, int64_t chunks,
+                                                    const A* partial) {
   __shared__ A sums[2][32][33];
   const int64_t n = a.cols, i = blockIdx.x * int64_t{32} + threadIdx.x;
   for (int which = 0; which < (a.dbias == nullptr ? 1 : 2); ++which) {

@@ -22,8 +22,8 @@ struct NormAvx512 {
   static void run(const NormBackward& args, const Context& context);
 };
 
-/// CUDA sums the gradients of weights over at most 1056 chunks of so many rows, eight for each
-/// multiprocessor of the largest GPUs.
+/// CUDA sums the gradients of weights over at most 1056 chunks of so many rows, eight for each of
+/// the 132 multiprocessors of an H100.
 inline int64_t norm_cuda_chunk_rows(int64_t rows) {
   return std::max<int64_t>(16, (rows + 1055) / 1056);
 }

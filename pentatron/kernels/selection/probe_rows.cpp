@@ -56,7 +56,7 @@ void probe_norm(Probe& probe, Arguments& arguments) {
                               .dx = arguments.output(dtype, n),
                               .dweight = arguments.output(acc, kColumns)};
   add_entries(probe, norm_backward_entries(), backward,
-              arguments.workspace(workspace_bytes(backward)));
+              arguments.workspace(workspace_bytes(backward, Device::kCpu)));
 }
 
 void probe_activation(Probe& probe, Arguments& arguments) {

@@ -23,6 +23,10 @@ kernels::DType kernel_dtype(at::ScalarType type) {
   }
 }
 
+kernels::Device kernel_device(const at::Tensor& x) {
+  return x.is_cuda() ? kernels::Device::kCuda : kernels::Device::kCpu;
+}
+
 KernelContext::KernelContext(const at::Tensor& x, size_t workspace_bytes) {
   if (x.is_cuda()) {
     context_.device = kernels::Device::kCuda;

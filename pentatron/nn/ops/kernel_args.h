@@ -10,6 +10,8 @@ namespace pentatron::nn {
 /// Throws ShapeError for a type that kernels do not know.
 kernels::DType kernel_dtype(at::ScalarType type);
 
+kernels::Device kernel_device(const at::Tensor& x);
+
 /// The device of `x` with its current stream, and a workspace of at least `workspace_bytes` that
 /// lives as long as this object.
 class KernelContext {

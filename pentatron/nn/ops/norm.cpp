@@ -61,7 +61,8 @@ at::Tensor run_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, Saved
                                        train_weight ? weight.main_grad().data_ptr() : nullptr,
                                    .dbias = train_bias ? bias->main_grad().data_ptr() : nullptr,
                                    .zero_centered = options.zero_centered};
-  kernels::norm_backward(args, KernelContext(dy, kernels::workspace_bytes(args)));
+  kernels::norm_backward(args,
+                         KernelContext(dy, kernels::workspace_bytes(args, kernel_device(dy))));
   if (train_weight) weight.accumulated();
   if (train_bias) bias->accumulated();
   return dx;

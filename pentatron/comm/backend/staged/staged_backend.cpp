@@ -24,7 +24,8 @@ class Arriving : public Work::Pending {
   void wait() override {
     inner_.wait();
     const std::lock_guard lock(mutex_);
-    for (const Output& one : std::exchange(outputs_, {})) one.here.copy_(one.host);
+    for (const Output& one : outputs_) one.here.copy_(one.host);
+    outputs_.clear();
   }
   bool done() const override { return inner_.done(); }
 

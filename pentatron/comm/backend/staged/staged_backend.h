@@ -11,8 +11,8 @@ namespace pentatron::comm {
 
 /// Carries tensors on `device` by copies of them, which `host` carries; other tensors go to `host`
 /// as they are. Inputs are copied when an operation starts, which waits for the current stream;
-/// outputs at its wait(), on the stream that is current then. The sums have the order and precision
-/// of `host`.
+/// outputs at its wait(), on the stream that is current then; those of a Work that is dropped are
+/// not. The sums have the order and precision of `host`.
 std::shared_ptr<Backend> staged(std::shared_ptr<Backend> host, at::Device device);
 
 } // namespace pentatron::comm
