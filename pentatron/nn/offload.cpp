@@ -223,7 +223,7 @@ class FileOffload final : public LayeredOffload {
   int64_t last_ = 0; ///< copies that had begun when the last layer did
 };
 
-/// Copies by a stream beside the one that computes. Has never run on a GPU.
+/// Copies by a stream beside the one that computes.
 class HostOffload final : public LayeredOffload {
  public:
   /// A storage on its way; events mark where its copies end.

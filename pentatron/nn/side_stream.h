@@ -1,4 +1,4 @@
-/// A GPU stream for copies that overlap with computation. Has never run on a GPU.
+/// A GPU stream for copies that overlap with computation.
 #pragma once
 
 #include <c10/core/Event.h>

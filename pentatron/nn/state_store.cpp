@@ -111,7 +111,6 @@ class FileStore final : public StateStore {
   IoThreads reader_{1}, writer_{1}; // the last members: they end first
 };
 
-/// Has never run on a GPU.
 class HostStore final : public StateStore {
  public:
   explicit HostStore(at::Device device) : device_(device), stream_(device) {}
