@@ -53,8 +53,8 @@ default_tests() {
 }
 
 full_matrix() {
-  configure_and_build ci --target trainer_test --target trainer_process_test
-  run_ctest ci -V -R '^trainer_(process_)?test[.]full_matrix'
+  configure_and_build ci --target trainer_test --target trainer_process_test --target host_memory_test
+  run_ctest ci -V -R '^trainer_(process_)?test[.]full_matrix|^full_host_memory_test$'
 }
 
 full_bugs() {

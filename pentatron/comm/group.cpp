@@ -2,8 +2,6 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/backend.h"
-#include "pentatron/comm/backend/staged/staged_backend.h"
-#include "pentatron/comm/gpu_ranks.h"
 
 namespace pentatron::comm {
 
@@ -23,21 +21,6 @@ Group Group::split(int color, int key, std::string_view name, GroupUse use) cons
 Backend& Group::backend() const {
   if (!backend_) raise<CommError>("group {} has one rank and nothing to communicate with", *name_);
   return *backend_;
-}
-
-Group with_host_messages(const Group& world, int device) {
-  const at::Device gpu(at::kCUDA, static_cast<at::DeviceIndex>(device));
-  c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(gpu);
-  return world.size() == 1 ? world : Group(staged(world.shared_backend(), gpu));
-}
-
-Group with_gpu_messages(const Group& world, int device, GpuMessages messages) {
-  return messages == GpuMessages::kHost ? with_host_messages(world, device)
-                                        : with_nccl(world, device);
-}
-
-bool carries_gpu_tensors(const Group& group) {
-  return group.shared_backend() != nullptr && group.shared_backend()->carries_gpu_tensors();
 }
 
 } // namespace pentatron::comm

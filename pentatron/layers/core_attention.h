@@ -66,14 +66,20 @@ struct AttentionOutputs {
 AttentionOutputs core_attention(const AttentionOperands& x, std::span<const AttentionPair> pairs,
                                 const CoreAttentionOptions& options, const nn::ForwardContext& ctx);
 
-/// Which implementation runs. On GPUs "gpu_flash" (bf16 and fp16: everything but dropout, cap,
-/// bias and prefix; heads of at most 256) or "gpu_efficient" (fp32: no window either), by LibTorch
-/// (varlen_attention.h). On CPUs "kernel" (pentatron's fused kernel: everything but dropout and the
-/// cap, on processors with AVX2) or "flash" (LibTorch's fused kernel: causal attention of equal
-/// positions or full attention, no more). Else "blocked" (everything). A gradient of lse makes the
-/// backward of all but "kernel" that of "blocked".
+/// Which implementation runs. On GPUs "gpu_cudnn" (bf16 and fp16 in training: documents of one
+/// length without windows; heads of at most 128), "gpu_flash" (bf16 and fp16: everything but
+/// dropout, cap, bias and prefix; heads of at most 256) or "gpu_efficient" (fp32: no window
+/// either), by LibTorch (varlen_attention.h). On CPUs "kernel" (pentatron's fused kernel:
+/// everything but dropout and the cap, on processors with AVX2) or "flash" (LibTorch's fused
+/// kernel: causal attention of equal positions or full attention, no more). Else "blocked"
+/// (everything). A gradient of lse makes the backward of all but "kernel" that of "blocked".
 const char* core_attention_entry(const AttentionOperands& x, std::span<const AttentionPair> pairs,
                                  const CoreAttentionOptions& options,
                                  const nn::ForwardContext& ctx);
+
+/// Whether attention on GPUs gives equal bits in equal runs (the key `deterministic`); true at
+/// first. For all threads of this process.
+void set_deterministic_attention(bool deterministic);
+bool deterministic_attention();
 
 } // namespace pentatron::layers

@@ -84,12 +84,3 @@ const VarlenKernel& efficient_on_gpu();
 bool equal_lengths(const VarlenCall& call);
 
 } // namespace pentatron::layers::detail
-
-namespace pentatron::layers {
-
-/// Whether attention on GPUs gives equal bits in equal runs (the key `deterministic`); true at
-/// first. For all threads of this process.
-void set_deterministic_attention(bool deterministic);
-bool deterministic_attention();
-
-} // namespace pentatron::layers

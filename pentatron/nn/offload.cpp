@@ -25,6 +25,8 @@ constexpr int64_t kSmallest = 4096;
 class Stored {
  public:
   virtual ~Stored() = default;
+  /// It will be fetched: what has not left yet stays.
+  virtual void want() {}
   /// Starts to bring it back; may be called again.
   virtual void fetch() = 0;
   /// The storage, of whom views share it.
@@ -36,9 +38,13 @@ struct Layer {
   std::shared_ptr<Layer> before; ///< the layer that backward needs next
   std::vector<std::weak_ptr<Stored>> stored;
 
-  void fetch() {
+  void want() { each(&Stored::want); }
+  void fetch() { each(&Stored::fetch); }
+
+ private:
+  void each(void (Stored::*call)()) {
     for (const std::weak_ptr<Stored>& entry : stored)
-      if (const std::shared_ptr<Stored> one = entry.lock()) one->fetch();
+      if (const std::shared_ptr<Stored> one = entry.lock()) (one.get()->*call)();
   }
 };
 
@@ -58,6 +64,7 @@ class LayeredOffload : public Offload {
 
   void begin_layer(const std::vector<at::Tensor>& staying) override {
     settle();
+    filling_ = true;
     auto next = std::make_shared<Layer>();
     next->before = std::exchange(layer_, nullptr);
     layer_ = std::move(next);
@@ -93,6 +100,13 @@ class LayeredOffload : public Offload {
 
   at::Tensor on_load(const std::shared_ptr<void>& opaque) override {
     const auto token = std::static_pointer_cast<Token>(opaque);
+    if (std::exchange(filling_, false)) {
+      // What other passes keep leaves first, also what their last layer keeps: its room is needed.
+      token->layer->want();
+      if (token->layer->before != nullptr) token->layer->before->want();
+      settle();
+      settle();
+    }
     token->layer->fetch();
     if (token->layer->before != nullptr) token->layer->before->fetch();
     const c10::Storage storage = token->stored->storage();
@@ -112,6 +126,7 @@ class LayeredOffload : public Offload {
     std::weak_ptr<Stored> stored;
   };
   std::shared_ptr<Layer> layer_;
+  bool filling_ = false; ///< layers have kept something since the last one was read
   std::vector<const c10::StorageImpl*> staying_;
   std::map<const c10::StorageImpl*, Copied> copied_;
 };
@@ -150,6 +165,11 @@ class StoredInFile final : public Stored, public std::enable_shared_from_this<St
         if (!self->wanted_ && !failure) dropped = std::exchange(self->held_, c10::Storage());
       });
     });
+  }
+
+  void want() override {
+    const std::lock_guard lock(t_.mutex);
+    wanted_ = wanted_ || writing_;
   }
 
   void fetch() override {

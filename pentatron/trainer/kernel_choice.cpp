@@ -15,7 +15,7 @@
 #include "pentatron/kernels/selection/agree.h"
 #include "pentatron/kernels/selection/cache.h"
 #include "pentatron/kernels/selection/report.h"
-#include "pentatron/layers/varlen_attention.h"
+#include "pentatron/layers/core_attention.h"
 #include "pentatron/trainer/run_files.h"
 
 namespace pentatron::trainer {

@@ -41,17 +41,15 @@ def losses(steps):
 def main():
     part = Part()
     gpus = torch.cuda.device_count() if part.device == "cuda" else 0
-    shared = []
     if part.device == "cuda" and gpus < 2:
         part.skip("two ranks over NCCL", "NCCL needs a GPU for each rank, and this machine has one")
-        shared = ["dist.gpu_messages=host"]
     right = {}
 
     def compare(name, ranks, model, layout):
         if tuple(model) not in right:
             right[tuple(model)] = losses(part.train(f"one_{len(right)}", *TRAIN, *model, timeout=60))
         folder = name.replace(" ", "_").replace(",", "")
-        got = losses(part.train(folder, *TRAIN, *model, *layout, *(shared or (["dist.gpu_messages=host"] if 0 < gpus < ranks else [])),
+        got = losses(part.train(folder, *TRAIN, *model, *layout, *(["dist.gpu_messages=host"] if 0 < gpus < ranks else []),
                                 ranks=["--ranks", str(ranks), "--backend", "sockets"], timeout=60))
         worst = max(relative(a, b) for a, b in zip(got, right[tuple(model)], strict=True))
         return worst <= BOUND, {"loss": worst, "bound": BOUND}

@@ -1,5 +1,6 @@
 """What a user does after the first step: resumes, offloads, generates, serves. On the device as on the CPU, in fp64."""
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -35,6 +36,14 @@ class Use:
                 file.write(json.dumps({"text": f"{TEXT[i % 3]} {i}"}) + "\n")
         self.saved = os.path.join(part.scratch, "saved")
 
+    @contextlib.contextmanager
+    def on_cpu(self):
+        device, self.part.device = self.part.device, "cpu"
+        try:
+            yield
+        finally:
+            self.part.device = device
+
     def train(self, name, *keys):
         return losses(self.part.train(name, f"dataset.path={self.text}", *RUN, *keys))
 
@@ -42,11 +51,8 @@ class Use:
         whole = self.train("whole", "dtype=fp64", f"checkpoint.save={self.saved}", "checkpoint.save_interval=4", "checkpoint.keep=0")
         half = os.path.join(self.saved, "step_00000004")
         resumed = self.train("resumed", "dtype=fp64", f"checkpoint.load={half}")
-        device, self.part.device = self.part.device, "cpu"
-        try:
+        with self.on_cpu():
             on_cpu, all_on_cpu = self.train("resumed_on_cpu", "dtype=fp64", f"checkpoint.load={half}"), self.train("on_cpu", "dtype=fp64")
-        finally:
-            self.part.device = device
         found = {"steps": len(whole), "from_the_cpu": worst(whole, all_on_cpu), "resumed_on_the_cpu": worst(on_cpu, whole[4:]),
                  "same_bits": resumed == whole[4:], "bound": BOUND}
         return found["same_bits"] and max(found["from_the_cpu"], found["resumed_on_the_cpu"]) <= BOUND, found
@@ -60,11 +66,8 @@ class Use:
         """Steps whose updates are too large are left out by the device; the host reads it later."""
         keys = ["optimizer.grad_norm_skip_threshold=1.5", "dtype=fp64"]
         got = self.train("skipped", "logger.log_interval=5", *keys)
-        device, self.part.device = self.part.device, "cpu"
-        try:
+        with self.on_cpu():
             right, plain = self.train("skipped_on_cpu", *keys), self.train("plain_on_cpu", "dtype=fp64")
-        finally:
-            self.part.device = device
         return worst(got, right) <= BOUND and right != plain, {"loss": worst(got, right), "bound": BOUND}
 
     def generate(self, model, device, *arguments):

@@ -14,6 +14,7 @@
 #include "pentatron/kernels/gemm/gemm.h"
 #include "pentatron/kernels/selection/cache.h"
 #include "pentatron/kernels/selection/probe.h"
+#include "pentatron/layers/core_attention.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -105,6 +106,13 @@ TEST_F(KernelChoices, OrderMeasuresNothing) {
   test::run(config("run", {"kernels=order"}));
   EXPECT_EQ(text_of("run_log/kernels.json"), "{}\n");
   EXPECT_FALSE(fs::exists(kernel_cache_file()));
+}
+
+TEST_F(KernelChoices, OfAttentionOnGpusAreThoseOfTheConfiguration) {
+  for (const char* value : {"false", "true"}) {
+    test::run(config(value, {std::string("deterministic=") + value}));
+    EXPECT_EQ(layers::deterministic_attention(), value == std::string_view("true"));
+  }
 }
 
 TEST_F(KernelChoices, ThatDifferFromTheListAreTold) {

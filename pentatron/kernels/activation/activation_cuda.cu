@@ -85,6 +85,15 @@ __device__ Gated<acc_t<T>> apply(const Args& a, acc_t<T> in, acc_t<T> up) {
 /// A thread's rows at a time, so that their loads are under way at once.
 constexpr int kRows = 2;
 
+/// f(k, r) for the rows that a thread takes at a time, `first` and those gridDim.y further.
+template <class F> __device__ void each_row(int64_t first, int64_t rows, F&& f) {
+#pragma unroll
+  for (int k = 0; k < kRows; ++k) {
+    const int64_t r = first + k * int64_t{gridDim.y};
+    if (r < rows) f(k, r);
+  }
+}
+
 template <class T, int V, Known known> __global__ void forward(ActivationForward a) {
   using A = acc_t<T>;
   fix<known>(a);
@@ -94,21 +103,15 @@ template <class T, int V, Known known> __global__ void forward(ActivationForward
   load_bias(a, i, bias);
   if (a.gated) load_bias(a, f + i, bias_up);
   for (int64_t first = blockIdx.y; first < a.rows; first += int64_t{kRows} * gridDim.y) {
-#pragma unroll
-    for (int k = 0; k < kRows; ++k) {
-      const int64_t r = first + k * int64_t{gridDim.y};
-      if (r >= a.rows) break;
+    each_row(first, a.rows, [&](int k, int64_t r) {
       load_input<V, T>(a, r, i, bias, in[k]);
       if (a.gated) load_input<V, T>(a, r, f + i, bias_up, up[k]);
-    }
-#pragma unroll
-    for (int k = 0; k < kRows; ++k) {
-      const int64_t r = first + k * int64_t{gridDim.y};
-      if (r >= a.rows) break;
+    });
+    each_row(first, a.rows, [&](int k, int64_t r) {
       const A scale = row_scale<A>(a, r);
       for (int v = 0; v < V; ++v) out[v] = scale * apply<T, known>(a, in[k][v], up[k][v]).value;
       store<V>(static_cast<T*>(a.y) + r * a.y_stride + i, out);
-    }
+    });
   }
 }
 
@@ -138,18 +141,12 @@ template <class T, int V, Known known> __global__ void backward(ActivationBackwa
   load_bias(a, i, bias);
   if (a.gated) load_bias(a, f + i, bias_up);
   for (int64_t first = blockIdx.y; first < a.rows; first += int64_t{kRows} * gridDim.y) {
-#pragma unroll
-    for (int k = 0; k < kRows; ++k) {
-      const int64_t r = first + k * int64_t{gridDim.y};
-      if (r >= a.rows) break;
+    each_row(first, a.rows, [&](int k, int64_t r) {
       load_input<V, T>(a, r, i, bias, in[k]);
       if (a.gated) load_input<V, T>(a, r, f + i, bias_up, up[k]);
       load<V>(static_cast<const T*>(a.dy) + r * a.dy_stride + i, dy[k]);
-    }
-#pragma unroll
-    for (int k = 0; k < kRows; ++k) {
-      const int64_t r = first + k * int64_t{gridDim.y};
-      if (r >= a.rows) break;
+    });
+    each_row(first, a.rows, [&](int k, int64_t r) {
       const A scale = row_scale<A>(a, r);
       for (int v = 0; v < V; ++v) {
         const Gated<A> act = apply<T, known>(a, in[k][v], up[k][v]);
@@ -159,7 +156,7 @@ template <class T, int V, Known known> __global__ void backward(ActivationBackwa
       T* dx = static_cast<T*>(a.dx) + r * a.dx_stride;
       store<V>(dx + i, d);
       if (a.gated) store<V>(dx + f + i, d_up);
-    }
+    });
   }
 }
 
