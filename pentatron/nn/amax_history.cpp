@@ -20,6 +20,11 @@ void AmaxHistory::see(Operand operand, float amax) {
   weight_seen_ = weight_seen_ || operand == Operand::kWeight;
 }
 
+float* AmaxHistory::see_on_device(Operand operand) {
+  weight_seen_ = weight_seen_ || operand == Operand::kWeight;
+  return device_seen_ + static_cast<size_t>(operand);
+}
+
 void AmaxHistory::begin_step() {
   in_step_ = true;
   weight_seen_ = false;

@@ -42,6 +42,12 @@ class AmaxHistory {
   bool wants(Operand operand) const;
   void see(Operand operand, float amax);
 
+  /// Where a device collects what it sees in a step, fp32 [kNumOperands], in its memory; null: on
+  /// the host, by see().
+  void collect_on_device(float* seen) { device_seen_ = seen; }
+  /// Where the device raises the operand's amax; counts as seen. Only if the history wants it.
+  float* see_on_device(Operand operand);
+
   void begin_step();
   /// What this rank has seen in the step.
   const std::array<float, kNumOperands>& seen() const { return seen_; }
@@ -57,6 +63,7 @@ class AmaxHistory {
   DelayedScaling how_;
   std::array<Entry, kNumOperands> entries_;
   std::array<float, kNumOperands> seen_{};
+  float* device_seen_ = nullptr;
   bool in_step_ = false, weight_seen_ = false;
 };
 

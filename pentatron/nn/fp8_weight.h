@@ -17,10 +17,12 @@
 namespace pentatron::nn {
 
 /// The values that a quantised tensor stands for, without the scale of the whole tensor; bf16 holds
-/// them, in fp64 models they are fp64.
+/// them, in fp64 models they are fp64. For scaled products they are FP8 codes, transposed if blocks
+/// lie along rows, and the scale is on their device.
 struct QuantizedValues {
   at::Tensor values;
   double scale = 1;
+  at::Tensor device_scale = {}; ///< fp32 []
 };
 
 class Fp8Weight {

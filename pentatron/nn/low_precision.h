@@ -34,6 +34,10 @@ struct LowPrecision {
   /// (kernels/quantize/hadamard.h).
   bool hadamard = false;
 
+  /// Operands are FP8 codes with scales on the device, and LibTorch's scaled products multiply them
+  /// (nn/ops/scaled_products.h): on GPUs. Tensorwise recipes only.
+  bool scaled_products = false;
+
   kernels::QuantRecipe recipe(Operand operand) const {
     return operand == Operand::kInput ? x : operand == Operand::kWeight ? weight : dy;
   }

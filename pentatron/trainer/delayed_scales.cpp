@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "pentatron/base/error.h"
@@ -10,16 +11,19 @@
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
+#include "pentatron/nn/host_copies.h"
 
 namespace pentatron::trainer {
 
 namespace {
 
 constexpr std::array<const char*, nn::kNumOperands> kOperandNames = {"input", "weight", "gradient"};
+constexpr auto kNumOperands = static_cast<int64_t>(nn::kNumOperands);
 
 } // namespace
 
-void DelayedScales::attach(nn::ParamList& params, const Config& config, const comm::Group& world) {
+void DelayedScales::attach(nn::ParamList& params, const Config& config, at::Device device,
+                           const comm::Group& world) {
   const MixedPrecisionConfig& c = config.mixed_precision;
   if (c.fp8 == Fp8Format::kNone || c.fp8_recipe != Fp8Recipe::kDelayed) return;
   std::string own;
@@ -35,19 +39,35 @@ void DelayedScales::attach(nn::ParamList& params, const Config& config, const co
   }
   for (nn::Param& param : params)
     if (param.low_precision) param.low_precision->delayed = &histories_.at(param.name());
+  const auto scaled = [](const nn::Param& param) {
+    return param.low_precision && param.low_precision->scaled_products;
+  };
+  if (std::ranges::none_of(params, scaled)) return;
+  device_seen_ =
+      at::zeros({std::ssize(histories_), kNumOperands}, at::device(device).dtype(at::kFloat));
+  float* place = device_seen_.data_ptr<float>();
+  for (auto& [name, history] : histories_) {
+    history.collect_on_device(place);
+    place += kNumOperands;
+  }
 }
 
 void DelayedScales::begin_step() {
+  if (device_seen_.defined()) device_seen_.zero_();
   for (auto& [name, history] : histories_) history.begin_step();
 }
 
 void DelayedScales::end_step(const comm::Group& world) {
   if (!on()) return;
-  constexpr auto kOperands = static_cast<int64_t>(nn::kNumOperands);
-  const at::Tensor seen = at::zeros({std::ssize(histories_), kOperands}, at::kFloat);
-  float* place = seen.data_ptr<float>();
-  for (const auto& [name, history] : histories_)
-    for (const float amax : history.seen()) *place++ = amax;
+  at::Tensor seen;
+  if (device_seen_.defined()) {
+    seen = nn::host_values(device_seen_).clone();
+  } else {
+    seen = at::zeros({std::ssize(histories_), kNumOperands}, at::kFloat);
+    float* place = seen.data_ptr<float>();
+    for (const auto& [name, history] : histories_)
+      for (const float amax : history.seen()) *place++ = amax;
+  }
   if (!planted("largest_sizes_of_one_rank")) comm::all_reduce_(seen, comm::ReduceOp::kMax, world);
   const float* next = seen.const_data_ptr<float>();
   for (auto& [name, history] : histories_) {

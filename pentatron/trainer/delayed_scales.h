@@ -19,9 +19,10 @@ class DelayedScales {
   DelayedScales(const DelayedScales&) = delete; ///< parameters point into it
   DelayedScales& operator=(const DelayedScales&) = delete;
 
-  /// Gives every weight of `params` whose products are in FP8 its history, if the recipe has some.
-  /// Collective over `world`, whose ranks hold different parameters.
-  void attach(nn::ParamList& params, const Config& config, const comm::Group& world);
+  /// Gives every weight of `params`, which is on `device`, its history if its products are in FP8
+  /// and the recipe has some. Collective over `world`, whose ranks hold different parameters.
+  void attach(nn::ParamList& params, const Config& config, at::Device device,
+              const comm::Group& world);
 
   /// Around the passes of a training step. end_step() is collective over `world`: an amax is that
   /// of all ranks.
@@ -39,6 +40,7 @@ class DelayedScales {
  private:
   void load(const std::string& text, const std::string& origin);
   std::map<std::string, nn::AmaxHistory> histories_; ///< by name, of the parameters of all ranks
+  at::Tensor device_seen_;                           ///< [histories, operands] of a rank on a GPU
 };
 
 } // namespace pentatron::trainer

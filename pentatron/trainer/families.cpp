@@ -138,14 +138,14 @@ std::string describe_updates(const std::vector<nn::Shard>& shards) {
   return fmt::format("this rank updates {} elements in {} parts", elements, parts);
 }
 
-void plan_families(nn::ParamList& params, const Config& config) {
+void plan_families(nn::ParamList& params, const Config& config, at::Device device) {
   optim::plan_rules(params, config.optimizer);
   for (nn::Param& param : params) {
     param.trainable = trains(config, param);
     param.in_int8 = is_int8(config, param);
   }
   for (nn::Param& buffer : params.buffers()) buffer.trainable = trains(config, buffer);
-  plan_precision(params, config);
+  plan_precision(params, config, device);
 }
 
 } // namespace pentatron::trainer

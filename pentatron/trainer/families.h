@@ -30,9 +30,9 @@ void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
 void check_param_groups(const std::vector<std::string>& groups, const models::ModelConfig& model,
                         config::Violations& violations);
 
-/// Sets the family of every parameter, and how its products are computed (precision.h); before they
-/// have storage.
-void plan_families(nn::ParamList& params, const Config& config);
+/// Sets the family of every parameter, and how its products on `device` are computed (precision.h);
+/// before they have storage.
+void plan_families(nn::ParamList& params, const Config& config, at::Device device);
 
 /// "this rank updates 1000 elements in 2 parts", of what a store owns.
 std::string describe_updates(const std::vector<nn::Shard>& shards);

@@ -5,9 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/base/error.h"
 #include "pentatron/base/philox.h"
+#include "pentatron/kernels/common/build.h"
 #include "pentatron/models/model.h"
 #include "pentatron/models/param_specs.h"
+#include "pentatron/nn/ops/scaled_products.h"
+#include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {
 
@@ -160,16 +164,37 @@ void check_param_gather(const Config& config, config::Violations& violations) {
 
 } // namespace
 
+namespace {
+
+/// What LibTorch's scaled products cannot do.
+void check_gpu_precision(const Config& config, config::Violations& violations) {
+  const MixedPrecisionConfig& c = config.mixed_precision;
+  if (c.fp4 != Fp4Format::kNone)
+    return violations.add(
+        "mixed_precision.fp4",
+        fmt::format("mixed_precision.fp4={} is computed on CPUs only", config::to_string(c.fp4)),
+        "device=cpu");
+  if (c.fp8_recipe != Fp8Recipe::kTensorwise && c.fp8_recipe != Fp8Recipe::kDelayed)
+    violations.add("mixed_precision.fp8_recipe",
+                   fmt::format("mixed_precision.fp8_recipe={} is computed on CPUs only",
+                               config::to_string(c.fp8_recipe)),
+                   "mixed_precision.fp8_recipe=tensorwise");
+  if (config.dtype == Precision::kFp64)
+    violations.add("dtype",
+                   fmt::format("dtype=fp64 with mixed_precision.fp8={} is computed on CPUs only",
+                               config::to_string(c.fp8)),
+                   "dtype=fp32");
+  if (config.ddp.fp8_param_gather)
+    violations.add("ddp.fp8_param_gather", "ddp.fp8_param_gather=true works on CPUs only",
+                   "ddp.fp8_param_gather=false");
+}
+
+} // namespace
+
 void check_precision(const Config& config, config::Violations& violations) {
   const MixedPrecisionConfig& c = config.mixed_precision;
   check_param_gather(config, violations);
-  if (!c.low_precision() || config.device != DeviceKind::kCuda) return;
-  const bool fp4 = c.fp4 != Fp4Format::kNone;
-  const std::string key = fp4 ? "mixed_precision.fp4" : "mixed_precision.fp8";
-  violations.add(key,
-                 fmt::format("{}={} is not supported with device=cuda", key,
-                             fp4 ? config::to_string(c.fp4) : config::to_string(c.fp8)),
-                 "device=cpu");
+  if (c.low_precision() && !on_cpu(config.device)) check_gpu_precision(config, violations);
 }
 
 namespace {
@@ -189,12 +214,44 @@ nn::StochasticGradients stochastic_gradients(const nn::Param& param, uint64_t se
 
 } // namespace
 
-void plan_precision(nn::ParamList& params, const Config& config) {
+namespace {
+
+/// The first compute capability with products in FP8.
+constexpr int kFp8Capability = 89;
+
+void check_gpu(const Config& config, at::Device device) {
+  if (!kernels::built_with_cuda()) return; // a device of tests
+  const int has = kernels::gpu_capability(device.index());
+  if (has < kFp8Capability)
+    raise<ConfigError>("mixed_precision.fp8={} needs a GPU of compute capability 8.9 or later, "
+                       "such as an L40S or H100, and {} has {}.{}\n  try: mixed_precision.fp8=none",
+                       config::to_string(config.mixed_precision.fp8),
+                       kernels::gpu_name(device.index()), has / 10, has % 10);
+}
+
+/// The last two dimensions of a rank's part of a weight.
+void check_scaled_products(const nn::Param& param, const Config& config) {
+  const std::vector<int64_t>& shape = param.shape();
+  for (size_t dim = shape.size() - 2; dim < shape.size(); ++dim)
+    if (shape[dim] % nn::kScaledProductSize != 0)
+      raise<ConfigError>("with mixed_precision.fp8={}, GPUs need weights whose rows and columns "
+                         "are multiples of {}, but {} has the shape [{}] on this rank\n  try: "
+                         "mixed_precision.fp8=none",
+                         config::to_string(config.mixed_precision.fp8), nn::kScaledProductSize,
+                         param.name(), fmt::join(shape, ", "));
+}
+
+} // namespace
+
+void plan_precision(nn::ParamList& params, const Config& config, at::Device device) {
   if (!config.mixed_precision.low_precision()) return;
+  if (device.is_cuda()) check_gpu(config, device);
   const std::vector<bool> quantised = quantised_segments(config);
   for (nn::Param& param : params) {
     if (!param.linear || !quantised[static_cast<size_t>(param.units().front())]) continue;
     param.low_precision = low_precision(config.mixed_precision);
+    param.low_precision->scaled_products = device.is_cuda();
+    if (device.is_cuda()) check_scaled_products(param, config);
     if (config.mixed_precision.fp4 != Fp4Format::kNone)
       param.low_precision->stochastic = stochastic_gradients(param, config.seed);
   }

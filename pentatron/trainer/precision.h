@@ -16,8 +16,9 @@ void apply_recipe(PrecisionRecipe recipe, Config& config);
 /// Adds violations for settings that cannot be combined with low precision.
 void check_precision(const Config& config, config::Violations& violations);
 
-/// Sets for every parameter how its products are computed. Call it before the first pass.
-void plan_precision(nn::ParamList& params, const Config& config);
+/// Sets for every parameter how its products on `device` are computed. Call it before the first
+/// pass. Throws ConfigError where a GPU, or the shape of a weight, does not allow products in FP8.
+void plan_precision(nn::ParamList& params, const Config& config, at::Device device);
 
 /// By segment: whether its products are in low precision.
 std::vector<bool> quantised_segments(const Config& config);

@@ -8,6 +8,7 @@
 
 #include "pentatron/kernels/quantize/quantize.h"
 #include "pentatron/nn/ops/ops.h"
+#include "pentatron/nn/ops/rows.h"
 #include "pentatron/nn/param_store.h"
 
 namespace pentatron::nn {
@@ -195,6 +196,81 @@ TEST(LowPrecision, OfNoTokensIsNothing) {
   y.backward(at::empty({0, 8}));
   EXPECT_EQ(x.grad().size(0), 0);
   EXPECT_EQ(weight.main_grad().abs().sum().item<double>(), 0);
+}
+
+/// What a GPU computes, by LibTorch's scaled products for CPUs: the products of the same codes.
+TEST(ScaledProducts, AreThoseOfTheQuantisedValues) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+    for (const int64_t tokens : {70, 16, 1, 0})
+      for (const bool delayed : {false, true}) {
+        const int64_t in = 208, out = 144;
+        std::vector<at::Tensor> results[2];
+        std::array<float, kNumOperands> seen[2]{};
+        for (const bool scaled : {false, true}) {
+          at::manual_seed(3);
+          ParamList params;
+          Param& weight =
+              params.add({.name = "w", .shape = {out, in}}, Init::normal(0.5), type, {});
+          Param& bias = params.add({.name = "b", .shape = {out}}, Init::normal(0.5), type, {});
+          ResidentStore store(params, at::kCPU);
+          for (Param& param : params) param.initialize(7);
+          weight.low_precision = kWays[0]; // gradients in e5m2
+          weight.low_precision->scaled_products = scaled;
+          AmaxHistory history({.length = 4});
+          history.set_entries({{{.used = 2.5f}, {.used = 0.0f}, {.used = 1e-3f}}});
+          if (delayed) weight.low_precision->delayed = &history;
+          if (scaled) history.collect_on_device(seen[1].data());
+          WgradQueue queue;
+          const ForwardContext ctx{.wgrad = &queue, .differentiated = true};
+          const at::Tensor x = at::randn({tokens, in}).to(type).requires_grad_();
+          history.begin_step();
+          for (int pass = 0; pass < 2; ++pass) {
+            const at::Tensor y = linear(x, weight, &bias, ctx);
+            y.backward(at::randn({tokens, out}).mul_(1e-3).to(type));
+            results[scaled].push_back(y.detach());
+          }
+          results[scaled].insert(results[scaled].end(),
+                                 {x.grad(), weight.main_grad(), bias.main_grad()});
+          if (!scaled) seen[0] = history.seen();
+        }
+        if (delayed && tokens > 0) {
+          EXPECT_EQ(seen[0], seen[1]);
+        }
+        for (size_t i = 0; i < results[0].size(); ++i) {
+          const at::Tensor expected = results[0][i].to(at::kDouble),
+                           given = results[1][i].to(at::kDouble);
+          EXPECT_LE((given - expected).norm().item<double>(),
+                    (type == at::kFloat ? 1e-6 : 4e-3) * expected.norm().item<double>())
+              << i << ' ' << type << ' ' << tokens << " tokens";
+        }
+      }
+}
+
+/// The experts of a layer, one of which has no tokens.
+TEST(ScaledProducts, OfExperts) {
+  std::vector<at::Tensor> results[2];
+  for (const bool scaled : {false, true}) {
+    at::manual_seed(3);
+    ParamList params;
+    Param& weight =
+        params.add({.name = "w", .shape = {3, 32, 48}}, Init::normal(0.5), at::kFloat, {});
+    ResidentStore store(params, at::kCPU);
+    weight.initialize(7);
+    weight.low_precision = kWays[0];
+    weight.low_precision->scaled_products = scaled;
+    WgradQueue queue;
+    const ForwardContext ctx{.wgrad = &queue, .differentiated = true};
+    const at::Tensor x = at::randn({40, 48}).requires_grad_();
+    const std::vector<RowRange> ranges = {{2, 0, 7}, {0, 7, 30}, {2, 37, 3}};
+    const at::Tensor y = grouped_linear(x, ranges, weight, nullptr, {}, ctx);
+    y.backward(at::randn({40, 32}) * 1e-3);
+    queue.drain();
+    results[scaled] = {y.detach(), x.grad(), weight.main_grad()};
+  }
+  for (size_t i = 0; i < results[0].size(); ++i)
+    EXPECT_LE((results[1][i] - results[0][i]).norm().item<double>(),
+              1e-6 * results[0][i].norm().item<double>())
+        << i;
 }
 
 } // namespace

@@ -39,7 +39,7 @@ RecordedStep record_step(std::vector<std::string> settings) {
                  .recompute = trainer::recomputation(config.train)},
        .device = device,
        .max_sequence = data.datasets.train->sequence_length(),
-       .prepare = [&](nn::ParamList& params) { trainer::plan_families(params, config); }},
+       .prepare = [&](nn::ParamList& params) { trainer::plan_families(params, config, device); }},
       plan, config.ddp, groups);
   optim::Optimizer optimizer(config.optimizer, model.store->shards(), world);
   trainer::Stepper stepper(model, optimizer, groups, plan);

@@ -93,9 +93,13 @@ TEST_P(CudaKeys, TrainAsOnTheCpu) {
   settings.emplace_back(effect.change);
   double bound = 1e-8;
   for (const std::string& setting : settings) {
-    if (setting.find("fp8=") != std::string::npos || setting.find("fp4=") != std::string::npos ||
-        setting.find("with_") != std::string::npos)
-      GTEST_SKIP() << setting << " needs device=cpu";
+    for (const char* of_cpu : {"fp4=", "with_", "=blockwise", "fp8_param_gather"})
+      if (setting.find(of_cpu) != std::string::npos) GTEST_SKIP() << setting << " needs device=cpu";
+    if (setting.find("precision.fp8=") != std::string::npos) {
+      settings.emplace_back("dtype=fp32");
+      bound = 0.02; // sums of the tensor cores, and what is rounded to another code after them
+      break;
+    }
     if (setting.find("{}/earlier") != std::string::npos) {
       settings.emplace_back("dtype=fp32"); // that of this checkpoint
       bound = 1e-4;

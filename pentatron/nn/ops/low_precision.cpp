@@ -7,6 +7,7 @@
 #include "pentatron/kernels/quantize/quantize.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/ops/matmul.h"
+#include "pentatron/nn/ops/scaled_products.h"
 #include "pentatron/nn/param.h"
 
 namespace pentatron::nn {
@@ -56,6 +57,7 @@ std::vector<int64_t> row_addresses(const StochasticGradients& s, int64_t rows, i
 /// An operand of the products of a weight, as its recipe says.
 QuantizedValues quantized_operand(const at::Tensor& given, Operand operand, const LowPrecision& how,
                                   bool along_rows) {
+  if (how.scaled_products) return scaled_codes(given, operand, how, along_rows);
   const bool transformed = how.hadamard && along_rows && operand != Operand::kWeight;
   const at::Tensor x = transformed ? hadamard_of(given) : given;
   if (how.stochastic && operand == Operand::kGradient) {
@@ -76,6 +78,7 @@ QuantizedValues quantized_operand(const at::Tensor& given, Operand operand, cons
 } // namespace
 
 void see_operand(const at::Tensor& x, Operand operand, const LowPrecision& how) {
+  if (how.scaled_products) return see_on_device(x, operand, how);
   if (how.delayed == nullptr || !how.delayed->wants(operand)) return;
   const at::Tensor packed = x.contiguous();
   how.delayed->see(operand, kernels::largest_size(kernel_dtype(packed.scalar_type()),
@@ -119,7 +122,9 @@ QuantizedValues quantized_weight(const Param& weight, int64_t matrix, bool along
 void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x,
                            const QuantizedValues& weight, const LowPrecision& how,
                            const at::Tensor& bias) {
-  multiply_into(out, quantized_operand(x, Operand::kInput, how, false), weight, bias,
+  const QuantizedValues input = quantized_operand(x, Operand::kInput, how, false);
+  if (how.scaled_products) return scaled_product_into(out, input, weight, bias, false);
+  multiply_into(out, input, weight, bias,
                 [](const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
                   matmul_nt_acc(sum, a, b);
                 });
@@ -127,7 +132,9 @@ void low_precision_nt_into(const at::Tensor& out, const at::Tensor& x,
 
 void low_precision_nn_into(const at::Tensor& out, const at::Tensor& dy,
                            const QuantizedValues& weight, const LowPrecision& how) {
-  multiply_into(out, quantized_operand(dy, Operand::kGradient, how, false), weight, {},
+  const QuantizedValues gradient = quantized_operand(dy, Operand::kGradient, how, false);
+  if (how.scaled_products) return scaled_product_into(out, gradient, weight, {}, true);
+  multiply_into(out, gradient, weight, {},
                 [](const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
                   matmul_nn_acc(sum, a, b);
                 });
@@ -137,6 +144,7 @@ void add_low_precision_tn(const at::Tensor& grad, const at::Tensor& dy, const at
                           const LowPrecision& how, bool empty) {
   const QuantizedValues a = quantized_operand(dy, Operand::kGradient, how, true),
                         b = quantized_operand(x, Operand::kInput, how, true);
+  if (how.scaled_products) return add_scaled_product(grad, a, b, empty);
   const double scale = a.scale * b.scale;
   if (scale == 1) return add_matmul_tn(grad, a.values, b.values, empty);
   const at::Tensor product = empty ? grad : at::empty_like(grad);

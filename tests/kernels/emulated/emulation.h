@@ -192,6 +192,11 @@ template <class T> T atomicMin(T* at, T value) {
   if (value < before) *at = value;
   return before;
 }
+template <class T> T atomicMax(T* at, T value) {
+  const T before = *at;
+  if (before < value) *at = value;
+  return before;
+}
 
 inline cudaError_t cudaGetLastError() {
   return 0;
