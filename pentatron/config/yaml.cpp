@@ -11,6 +11,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 #include "pentatron/config/node.h"
+#include "pentatron/config/quoted_scalar.h"
 #include "pentatron/config/violations.h"
 
 namespace pentatron::config {
@@ -26,8 +27,9 @@ struct TooDeep {
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  TreeBuilder(std::string_view where, bool lines, Violations& violations, const YamlKind& kind)
-      : where_(where), lines_(lines), violations_(violations), kind_(kind) {}
+  TreeBuilder(std::string_view text, std::string_view where, bool lines, Violations& violations,
+              const YamlKind& kind)
+      : text_(text), where_(where), lines_(lines), violations_(violations), kind_(kind) {}
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
@@ -49,8 +51,11 @@ class TreeBuilder : public YAML::EventHandler {
                 const std::string& value) override {
     Node node = start(mark, tag, anchor);
     if (node.type != Node::Type::kRefused) node.type = Node::Type::kScalar;
-    node.text = value;
     node.quoted = tag == "!";
+    node.text = value;
+    if (node.quoted)
+      if (std::optional<std::string> folded = folded_scalar(after(mark)))
+        node.text = std::move(*folded);
     add(std::move(node));
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -76,6 +81,17 @@ class TreeBuilder : public YAML::EventHandler {
 
   void refuse(const YAML::Mark& mark, std::string cause, std::string suggestion) {
     violations_.add_at(location(where_, line(mark)), "", std::move(cause), std::move(suggestion));
+  }
+
+  /// The text from a place on.
+  std::string_view after(const YAML::Mark& mark) {
+    for (; line_ < mark.line; ++line_) {
+      const size_t end = text_.find_first_of("\r\n", line_begin_);
+      if (end == std::string_view::npos) return {};
+      line_begin_ = end + (text_.substr(end, 2) == "\r\n" ? 2 : 1);
+    }
+    const size_t begin = line_begin_ + static_cast<size_t>(mark.column);
+    return line_ == mark.line && begin < text_.size() ? text_.substr(begin) : std::string_view();
   }
 
   Node start(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
@@ -146,6 +162,9 @@ class TreeBuilder : public YAML::EventHandler {
     level.node.members.push_back({key.text, key.line, std::move(value)});
   }
 
+  std::string_view text_;
+  int line_ = 0; ///< that begins at line_begin_; events come in order
+  size_t line_begin_ = 0;
   std::string where_;
   bool lines_;
   Violations& violations_;
@@ -192,7 +211,9 @@ std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bo
                       "an escape in double quotes, such as \"\\x07\"");
     return std::nullopt;
   }
-  TreeBuilder builder(where, lines, violations, kind);
+  constexpr std::string_view kMark = "\xEF\xBB\xBF"; // which yaml-cpp leaves out
+  TreeBuilder builder(text.starts_with(kMark) ? text.substr(kMark.size()) : text, where, lines,
+                      violations, kind);
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);

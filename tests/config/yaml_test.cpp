@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/config/node.h"
+#include "pentatron/config/violations.h"
 #include "tests/config/example.h"
 #include "tests/support/files.h"
 
@@ -185,6 +187,37 @@ INSTANTIATE_TEST_SUITE_P(Syntax, Refused,
                                            BadCase{"seed: 1\n\tx: 2", "YAML syntax", ""},
                                            BadCase{"a: [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]",
                                                    "nested more than 16", ""}));
+
+/// As PyYAML reads them, and as its safe_dump writes text that ends in line breaks.
+TEST(Yaml, FoldsQuotedTextOfSeveralLines) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"'\n\n  '", "\n"},
+      {"'\n\n\n  '", "\n\n"},
+      {"'x\n\n\n  '", "x\n\n"},
+      {"'x\n\n\n\n  '", "x\n\n\n"},
+      {"'x  \n  y'", "x y"},
+      {"'x\n\n  y z\n  '", "x\ny z "},
+      {"'it''s\n\n '", "it's\n"},
+      {"'a\r\n\r\n\r\n '", "a\n\n"},
+      {"\"a\\\n  b\"", "ab"},
+      {"\"a \\\n\n  b\"", "a \nb"},
+      {"\"a\\n\\\n   \\  b\\x41\\u00e9\\U0001F600\\\"\n\n\n \"", "a\n  bA\u00e9\U0001F600\"\n\n"},
+      {"\"tab\\t \n x\"", "tab\t x"},
+      {"\" \n a\"", " a"},
+      {"'no fold # here'", "no fold # here"}};
+  for (const char* before : {"", "\xEF\xBB\xBF", "# \u00e9\r\n"})
+    for (const auto& [text, value] : cases) {
+      config::Violations violations;
+      const std::optional<config::Node> root = config::parse_yaml(
+          std::string(before) + "first: 'a\n\n\n '\nkey: " + text + "\nlast: [" + text + "]\n",
+          "t.yaml", true, violations, {});
+      ASSERT_TRUE(root && violations.empty()) << text;
+      ASSERT_EQ(root->members.size(), 3u);
+      EXPECT_EQ(root->members[0].value.text, "a\n\n");
+      EXPECT_EQ(root->members[1].value.text, value) << text;
+      EXPECT_EQ(root->members[2].value.items.at(0).text, value) << text;
+    }
+}
 
 TEST(Yaml, RefusesTwoDocumentsControlCharactersAndBadUtf8) {
   EXPECT_THAT(problems("seed: 1\n---\nseed: 2\n"), HasSubstr("more than one YAML document"));
