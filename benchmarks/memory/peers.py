@@ -4,7 +4,7 @@ a Llama with 8 layers (hidden 512, ffn 1408, vocabulary 32000), 2 samples of 102
 
     benchmarks/memory/peers.py --python .deps/peers/bin/python --pentatron build/release/pentatron [--steps 4]
 
-Resident memory of a whole process during the measured steps; of two ranks, that of the larger one.
+Resident memory of a whole process during the measured steps; for two ranks: the larger of the two processes.
 """
 import argparse
 import json
@@ -109,7 +109,7 @@ def main():
     parser.add_argument("--pentatron", required=True)
     parser.add_argument("--steps", type=int, default=4)
     args = parser.parse_args()
-    print("| setting | program | peak MB | of the leanest peer | step s |\n|---|---|---|---|---|")
+    print("| setting | program | peak MB | relative to the smallest peer | step s |\n|---|---|---|---|---|")
     for setting, contenders in GROUPS.items():
         leanest = None
         for options in contenders:

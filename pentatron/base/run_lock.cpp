@@ -58,7 +58,8 @@ std::optional<std::string> RunLock::take(const std::filesystem::path& folder, bo
   const std::filesystem::path file = folder / "run.lock";
   const bool makes = create && ::access(file.c_str(), F_OK) != 0;
   const int descriptor = ::open(file.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0666);
-  if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR) && !create) return std::nullopt;
+  if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG) && !create)
+    return std::nullopt;
   if (descriptor < 0)
     raise<ConfigError>("{0} cannot be opened: {1}\n  try: another folder, or remove {0}",
                        file.string(), std::strerror(errno));

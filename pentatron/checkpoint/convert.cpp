@@ -15,6 +15,7 @@
 #include "pentatron/checkpoint/hf/hf_export.h"
 #include "pentatron/checkpoint/model_stream.h"
 #include "pentatron/checkpoint/sharded/checkpoint_writer.h"
+#include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/shard_writer.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/checkpoint/without_mtp.h"
@@ -331,14 +332,24 @@ std::string foreign_file(const fs::path& model) {
 void check_target(const ModelSource& source, const fs::path& target,
                   const ConvertOptions& options) {
   std::error_code error;
+  const fs::path& from = source.facts().path;
+  if (contains_path(from, target) && !contains_path(target, from) && fs::is_directory(from, error))
+    raise<ConfigError>("{} is in the source, {}\n  try: another target", target.string(),
+                       from.string());
+  const fs::path parent = fs::absolute(target).parent_path();
+  if (iteration_of(target.filename().string()) &&
+      (fs::exists(parent / kLatestName, error) || fs::exists(parent / "run.lock", error)))
+    raise<ConfigError>(
+        "{} has the name of a checkpoint of the training run in {}\n  try: another target",
+        target.string(), parent.string());
   if (!fs::exists(fs::symlink_status(target, error))) return;
   if (fs::exists(target / "run.lock", error))
     raise<ConfigError>("{} is the folder of a training run, and --overwrite replaces only models\n"
                        "  try: another target",
                        target.string());
-  if (contains_path(target, source.facts().path))
+  if (contains_path(target, from))
     raise<ConfigError>("{} contains the source, {}\n  try: another target", target.string(),
-                       source.facts().path.string());
+                       from.string());
   try {
     const bool empty = fs::is_directory(target, error) && fs::is_empty(target, error);
     if (!empty &&
@@ -349,12 +360,6 @@ void check_target(const ModelSource& source, const fs::path& target,
                        "another target",
                        target.string());
   }
-  if (target.filename().string().starts_with("step_") &&
-      fs::exists(fs::absolute(target).parent_path() / "run.lock", error))
-    raise<ConfigError>(
-        "{} is a checkpoint of a training run, and --overwrite replaces only models\n"
-        "  try: another target",
-        target.string());
   if (!options.overwrite)
     raise<ConfigError>("{} exists\n  try: another target, or --overwrite to replace it",
                        target.string());

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ConfigVerbArguments {
-  std::vector<std::string> what;
+  std::vector<std::string> key; ///< or section, or words
   std::vector<std::string> config;
   bool origin = false;
 };
@@ -66,6 +66,10 @@ int fewest_ranks(const trainer::Config& config) {
 
 /// The configuration of a YAML file, or the one that a run folder or a checkpoint holds.
 trainer::Config read_config(const std::string& where) {
+  if (!fs::exists(where))
+    raise<ConfigError>("{} does not exist\n  try: the path of a YAML file, a run folder or a "
+                       "checkpoint",
+                       where);
   trainer::Config config;
   config::Violations violations;
   if (!fs::is_directory(where)) {
@@ -97,7 +101,9 @@ std::string diff(const ConfigVerbArguments& a) {
 }
 
 std::string help(const ConfigVerbArguments& a) {
-  return config::help<trainer::Config>(fmt::format("{}", fmt::join(a.what, " ")));
+  if (std::ranges::find(a.key, "") != a.key.end())
+    raise<ConfigError>("the word to search for is empty\n  try: pentatron config help");
+  return config::help<trainer::Config>(fmt::format("{}", fmt::join(a.key, " ")));
 }
 std::string schema(const ConfigVerbArguments&) {
   return config::json_schema<trainer::Config>();
@@ -105,8 +111,8 @@ std::string schema(const ConfigVerbArguments&) {
 std::string markdown(const ConfigVerbArguments&) {
   return R"(# Configuration
 
-This page lists all configuration keys; `pentatron config help` shows them too. A run reads a YAML file, `section.key=value`
-settings on the command line, or both; later values override earlier ones. The page is generated with
+This page lists all configuration keys; `pentatron config help` shows them too. A run reads any number of YAML files and
+`section.key=value` settings on the command line ([cli.md](cli.md#configuration-files)). The page is generated with
 `pentatron config markdown > docs/configuration.md`.
 
 )" + config::markdown<trainer::Config>();
@@ -141,7 +147,7 @@ void add_page(CLI::App& verb, Action& chosen, const char* name, const char* abou
   auto arguments = std::make_shared<ConfigVerbArguments>();
   CLI::App* page = verb.add_subcommand(name, about);
   if (make == help) {
-    page->add_option("what", arguments->what, argument);
+    page->add_option("key", arguments->key, argument);
   } else if (!std::string_view(argument).empty()) {
     page->add_option("config", arguments->config, argument);
   }
@@ -163,12 +169,14 @@ void add_page(CLI::App& verb, Action& chosen, const char* name, const char* abou
 void add_config(CLI::App& program, Action& chosen) {
   CLI::App* verb = program.add_subcommand("config", "show, compare and explain configurations");
   verb->require_subcommand(1);
-  add_page(*verb, chosen, "show",
-           "print the complete configuration of YAML files, overrides and preset", show_all,
-           "YAML files and key=value overrides; later ones override earlier ones",
-           "examples:\n"
-           "  pentatron config show examples/quickstart.yaml seed=7\n"
-           "  pentatron config show examples/quickstart.yaml --origin");
+  add_page(
+      *verb, chosen, "show", "print the complete configuration of YAML files, settings and preset",
+      show_all,
+      "YAML files and key=value settings; later ones override earlier ones, and settings override "
+      "files",
+      "examples:\n"
+      "  pentatron config show examples/quickstart.yaml seed=7\n"
+      "  pentatron config show examples/quickstart.yaml --origin");
   add_page(*verb, chosen, "diff",
            "list the keys that differ between two configurations, or between one and the defaults",
            diff, "one or two configurations: YAML files, run folders or checkpoints",
@@ -183,9 +191,8 @@ void add_config(CLI::App& program, Action& chosen) {
   add_page(*verb, chosen, "presets", "list the built-in models", presets, "",
            "example: pentatron config presets");
   verb->add_subcommand("commands", "print all commands, options and keys as JSON")
-      ->footer(
-          "The build writes it for pentatron completion.\nexample: pentatron config commands > "
-          "commands.json")
+      ->footer("`pentatron completion` is generated from this output.\nexample: pentatron config "
+               "commands > commands.json")
       ->callback([&program, &chosen] {
         chosen = [&program] {
           fmt::print("{}", table_of_commands(program));

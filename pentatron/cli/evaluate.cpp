@@ -281,7 +281,7 @@ void add_evaluate(CLI::App& program, Action& chosen) {
   CLI::App* verb =
       program.add_subcommand("evaluate", "measure how well a model predicts a text or a batch");
   verb->add_option("model", a->positional, kModelHelp);
-  verb->add_option("--hf,--model", a->model, "model to evaluate, in place of the first argument");
+  verb->add_option("--hf,--model", a->model, "the same as the first argument");
   verb->add_option("--adapter", a->adapter, kAdapterHelp);
   verb->add_option("--text", a->text, "text to evaluate");
   verb->add_option("--file", a->files,

@@ -328,8 +328,9 @@ void add_generate(CLI::App& program, Action& chosen) {
                    "number of prompts to process at the same time")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
-  verb->add_flag("--ignore-eos", arguments->ignore_eos,
-                 "do not stop at end tokens; generate --max-new-tokens tokens");
+  verb->add_flag(
+      "--ignore-eos", arguments->ignore_eos,
+      "do not stop at end tokens; always generate the number of tokens in --max-new-tokens");
   add_writing_options(*verb, arguments->writing);
   verb->get_option("--stop")->excludes("--tokens"); // whose output has no strings
   add_rank_options(*verb, arguments->ranks);

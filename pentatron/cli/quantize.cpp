@@ -161,7 +161,7 @@ void add_quantize(CLI::App& program, Action& chosen) {
       ->check(CLI::IsMember(recipe_names()))
       ->required();
   verb->add_option("--in", a->in,
-                   "Safetensors file with the tensor x [rows, cols]; others are ignored")
+                   "Safetensors file with the tensor x [rows, cols]; other tensors are ignored")
       ->required();
   verb->add_option(
           "--out", a->out,

@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/cli/commands.h"
@@ -58,9 +57,12 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
     } else if (std::ranges::none_of(fields, [&](const config::FieldInfo& field) {
                  return field.path.starts_with(path + ".");
                })) {
+      std::string others;
+      for (const std::string& key : more)
+        others += key.ends_with('.') ? ", any key of " + key.substr(0, key.size() - 1) : ", " + key;
       raise<ConfigError>("{} is not a key of this command, which takes the configuration from the "
-                         "model\n  try: one of dtype, device, kernels, train.num_threads{}{}",
-                         path, more.empty() ? "" : ", ", fmt::join(more, ", "));
+                         "model\n  try: one of dtype, device, kernels, train.num_threads{}",
+                         path, others);
     }
   }
   const trainer::Config config = trainer::load_config(std::nullopt, split.overrides, base, ranks);

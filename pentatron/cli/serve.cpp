@@ -170,8 +170,8 @@ NamedAdapters read_adapters(const ServeArguments& arguments, checkpoint::ModelSo
         "--adapter NAME=DIR with the folder of an adapter"));
     if (!all.adapters.back().whole.empty())
       raise<ConfigError>(
-          "--adapter {} also has modules that were trained whole ({}), which a server has once for "
-          "all its models\n  try: pentatron convert {} merged --adapter {} --format hf, and serve "
+          "--adapter {} also has completely trained modules ({}), which a server has once for all "
+          "its models\n  try: pentatron convert {} merged --adapter {} --format hf, and serve "
           "merged",
           text, fmt::join(checkpoint::names_of_modules(all.adapters.back().whole), ", "),
           shell_word(arguments.model), shell_word(folder));
@@ -284,8 +284,8 @@ void add_serve(CLI::App& program, Action& chosen) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   verb->add_option("--listen", arguments->listen,
-                   "IP address to accept connections at; needs --token-file; default: this "
-                   "machine only (127.0.0.1)");
+                   "IP address to listen on; needs --token-file; default: this machine only "
+                   "(127.0.0.1)");
   verb->add_option("--token-file", arguments->token_file,
                    "file with the token that clients must send as Authorization: Bearer TOKEN");
   add_limit_options(*verb, *arguments);

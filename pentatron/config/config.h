@@ -38,9 +38,10 @@ struct Difference {
 /// One key, for programs that walk all of them.
 struct FieldInfo {
   std::string path;
-  std::string type; ///< "integer", "list of string", "one of a, b", ...
+  std::string type; ///< "an integer", "a list, each a string", "one of a, b", ...
   std::string default_value;
   std::string constraint; ///< ">= 1", or empty
+  std::string value;      ///< type and constraint: "an integer >= 1"
   std::string unit;
   std::string help;
   std::vector<std::string> values; ///< of a boolean or an enum, also where it may be null or a list

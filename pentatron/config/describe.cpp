@@ -26,9 +26,7 @@ struct Group {
 std::vector<std::string> values_of(const TypeInfo& type) {
   if (type.kind == Kind::kOptional || type.kind == Kind::kList) return values_of(*type.element);
   if (type.kind == Kind::kBool) return {"true", "false"};
-  std::vector<std::string> values;
-  for (const NamedValue& named : type.names) values.emplace_back(named.name);
-  return values;
+  return value_names(type);
 }
 
 void group(const Schema& schema, const void* defaults, const std::string& path,
@@ -46,6 +44,7 @@ void group(const Schema& schema, const void* defaults, const std::string& path,
          .type = type_name(*entry.type),
          .default_value = format_value(*entry.type, read_entry(entry, defaults)),
          .constraint = constraint_text(entry.traits),
+         .value = value_text(*entry.type, entry.traits),
          .unit = std::string(entry.traits.unit),
          .help = std::string(entry.help),
          .values = values_of(*entry.type)});
@@ -59,13 +58,9 @@ std::vector<Group> groups(const Schema& schema) {
   return out;
 }
 
-/// "an integer >= 1, in tokens".
-std::string type_and_unit(const FieldInfo& field) {
-  std::string text = field.type;
-  if (!field.constraint.empty())
-    text += (field.type.find(", ") == std::string::npos ? " " : "; ") + field.constraint;
-  if (!field.unit.empty()) text += ", in " + field.unit;
-  return text;
+/// "an integer from 1 to 8, in tokens".
+std::string value_and_unit(const FieldInfo& field) {
+  return field.unit.empty() ? field.value : field.value + ", in " + field.unit;
 }
 
 /// One section: its name and help, and a line for each of `fields`.
@@ -80,7 +75,7 @@ void append_group(const Group& g, const std::vector<FieldInfo>& fields, std::str
   width = std::min<size_t>(width, 48);
   for (const FieldInfo& f : fields) {
     const std::string assignment = fmt::format("{}={}", f.path, f.default_value);
-    out += fmt::format("  {:<{}}  {} ({})\n", assignment, width, f.help, type_and_unit(f));
+    out += fmt::format("  {:<{}}  {} ({})\n", assignment, width, f.help, value_and_unit(f));
   }
 }
 
@@ -276,7 +271,7 @@ std::string markdown(const Schema& schema) {
     out += "| key | default | value | meaning |\n|---|---|---|---|\n";
     for (const FieldInfo& f : g.fields) {
       out += fmt::format("| `{}` | `{}` | {} | {} |\n", f.path, escape_cell(f.default_value),
-                         escape_cell(type_and_unit(f)), escape_cell(f.help));
+                         escape_cell(value_and_unit(f)), escape_cell(f.help));
     }
   }
   return out;

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <sstream>
 
+#include <fmt/ranges.h>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/nearest.h"
 #include "pentatron/base/text.h"
@@ -315,6 +317,15 @@ std::string format_value(const TypeInfo& type, const Value& value) {
   return text + "]";
 }
 
+std::vector<std::string> value_names(const TypeInfo& type) {
+  std::vector<std::string> names;
+  for (const NamedValue& named : type.names) {
+    const auto first = std::ranges::find(type.names, named.value, &NamedValue::value);
+    if (first->name == named.name) names.emplace_back(named.name);
+  }
+  return names;
+}
+
 std::string type_name(const TypeInfo& type) {
   switch (type.kind) {
   case Kind::kBool:
@@ -334,12 +345,36 @@ std::string type_name(const TypeInfo& type) {
   case Kind::kEnum:
     break;
   }
-  std::string text = "one of ";
-  for (const NamedValue& named : type.names) {
-    if (&named != type.names.data()) text += ", ";
-    text += named.name;
+  return fmt::format("one of {}", fmt::join(value_names(type), ", "));
+}
+
+std::string value_text(const TypeInfo& type, const FieldTraits& traits) {
+  FieldTraits rest = traits; // what the words below do not say
+  std::string text = type_name(type);
+  if (type.kind == Kind::kOptional) {
+    if (constraint_text(traits).empty()) return text;
+    return "null, or " + value_text(*type.element, traits);
   }
-  return text;
+  if (type.kind == Kind::kList) {
+    FieldTraits element = traits;
+    element.not_empty = element.or_one = false;
+    text = "a list, each " + value_text(*type.element, element);
+    rest = {};
+    rest.not_empty = traits.not_empty;
+    rest.or_one = traits.or_one;
+  } else if (type.kind == Kind::kString && traits.not_empty) {
+    text = "a non-empty string";
+    rest.not_empty = false;
+  } else if (type.kind == Kind::kInt && std::isfinite(traits.min) && std::isfinite(traits.max) &&
+             !traits.min_excluded && !traits.max_excluded) {
+    text += fmt::format(" from {:.0f} to {:.0f}", traits.min, traits.max);
+    rest.min = FieldTraits().min;
+    rest.max = FieldTraits().max;
+  }
+  const std::string rule = constraint_text(rest);
+  if (rule.empty()) return text;
+  const bool apart = type.kind == Kind::kList || type.kind == Kind::kEnum;
+  return text + (apart ? "; " : rest.min != traits.min ? ", " : " ") + rule;
 }
 
 std::string range_text(const TypeInfo& type, const FieldTraits& traits) {
@@ -353,8 +388,8 @@ std::string range_text(const TypeInfo& type, const FieldTraits& traits) {
 std::string constraint_text(const FieldTraits& traits) {
   std::vector<std::string> parts;
   const auto bound = [](double v) {
-    return v == std::trunc(v) && std::abs(v) < 1e15 ? fmt::to_string(static_cast<int64_t>(v))
-                                                    : format_number(v);
+    return v == std::trunc(v) && std::abs(v) <= 0x1p53 ? fmt::to_string(static_cast<int64_t>(v))
+                                                       : format_number(v);
   };
   if (std::isfinite(traits.min)) {
     parts.push_back(fmt::format("{} {}", traits.min_excluded ? ">" : ">=", bound(traits.min)));

@@ -27,8 +27,14 @@ std::string format_value(const TypeInfo& type, const Value& value);
 /// The shortest decimal that reads back as the same double.
 std::string format_number(double value);
 
-/// "integer", "list of string", "one of rms, layernorm", "number or null".
+/// The names of an enum, each value once: as it is written.
+std::vector<std::string> value_names(const TypeInfo& type);
+
+/// "an integer", "a list, each a string", "one of layernorm, rmsnorm", "a number or null".
 std::string type_name(const TypeInfo& type);
+
+/// The type with its constraints: "an integer from 1 to 8", "null, or a number > 0".
+std::string value_text(const TypeInfo& type, const FieldTraits& traits);
 
 /// ">= 1, multiple of 8"; empty without constraints.
 std::string constraint_text(const FieldTraits& traits);

@@ -407,6 +407,21 @@ void BatchesDataset::sample(int64_t n, const SampleView& view) const {
   }
 }
 
+int64_t length_in_batches(const std::filesystem::path& path, const std::vector<BatchField>& fields,
+                          const std::string& stream) {
+  const SafetensorsFile file(path);
+  const auto width = [&](std::string_view name) -> int64_t {
+    const SafeTensor* const tensor = file.find(name);
+    return tensor != nullptr && tensor->shape.size() == 3 ? tensor->shape.back() : 0;
+  };
+  for (const BatchField& field : fields) {
+    if (field.stream != stream) continue;
+    if (const int64_t length = width(field.name); length > 0) return length;
+    if (field.next_token && width(kTokensTensor) > 1) return width(kTokensTensor) - 1;
+  }
+  return 0;
+}
+
 Batch read_batch(const std::filesystem::path& path, const std::vector<BatchField>& fields) {
   const BatchesDataset dataset(path, fields, BatchesDataset::Form::kOneBatch);
   std::vector<int64_t> rows(static_cast<size_t>(dataset.batch_size()));

@@ -135,10 +135,9 @@ struct DatasetConfig {
             "type=indexed: the prefix of PREFIX.bin and PREFIX.idx; several prefixes for a blend, "
             "with a weight before each (0.3 a 0.7 b) or without weights; or a .json or .yaml file "
             "with such a list or an object with train, valid and test. type=bert and t5: as for "
-            "type=text or indexed. type=classification: JSON and Parquet files as for text; sft: "
-            "JSON files. "
-            "type=batches: "
-            "the .safetensors file"),
+            "type=text or indexed. type=classification and sft: JSON and Parquet files as for "
+            "text. "
+            "type=batches: the .safetensors file"),
         config::field(
             "train_data_path", &C::train_data_path,
             "type=indexed, bert, t5, classification and sft: training data, in the format of "
@@ -197,13 +196,15 @@ struct DatasetConfig {
             "type=sft and dataset.pack=false: sort each 1024 samples of the random order by "
             "length, longest first, so that the samples of a batch have similar lengths"),
         config::field("split", &C::split,
-                      "proportions of training, validation and test data, in document order")
+                      "proportions of training, validation and test data (train,validation,test), "
+                      "taken in the order of the documents")
             .not_empty(),
-        config::field("seed", &C::seed, "random seed for the order of samples"),
-        config::field("on_bad_input", &C::on_bad_input,
-                      "what to do with invalid UTF-8, empty files, missing keys, overlong lines "
-                      "and corrupted archives; error: stop; skip: leave them out and list them in "
-                      "logger.dir/skipped.jsonl"),
+        config::field("seed", &C::seed, "random seed for the order of samples").non_negative(),
+        config::field(
+            "on_bad_input", &C::on_bad_input,
+            "what to do with invalid UTF-8, empty files, missing keys, lines longer than "
+            "max_line_bytes and corrupted archives; error: stop; skip: leave them out and list "
+            "them in logger.dir/skipped.jsonl"),
         config::field("max_line_bytes", &C::max_line_bytes, "maximum length of a JSON line")
             .min(1)
             .unit("bytes"),

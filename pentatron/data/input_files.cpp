@@ -96,6 +96,13 @@ InputFiles find_input_files(const std::vector<std::string>& paths, std::string_v
     if (fs::is_directory(status)) {
       add_folder(path, found);
     } else if (fs::is_regular_file(status)) {
+      if (const std::string ending = path.extension().string();
+          ending == ".idx" ||
+          (ending == ".bin" && fs::exists(fs::path(path).replace_extension(".idx"))))
+        raise<DataError>(
+            "{}{} is part of a corpus of token ids, not text\n  try: the text files that "
+            "it was made from",
+            given, name);
       found.files.push_back(make_file(path, format_of(path).value_or(FileFormat::kText)));
     } else {
       raise<DataError>("{}{} is neither a file nor a folder\n  try: a file, or a folder that "

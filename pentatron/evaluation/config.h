@@ -59,7 +59,8 @@ struct EvalConfig {
               "compute them")
             .range(0, 1e7),
         field("seed", &C::seed,
-              "random seed for the choice of the examples shown before each question")};
+              "random seed for the choice of the examples shown before each question")
+            .non_negative()};
   }
 };
 

@@ -26,14 +26,14 @@ template <class C> constexpr auto latent_fields() {
             "from")
           .size()
           .only_for(T::kGpt),
-      field("qk_head_dim", &C::qk_head_dim,
-            "multi_latent_attention: size of the part of each query and key head without rotary "
-            "positions")
+      field(
+          "qk_head_dim", &C::qk_head_dim,
+          "multi_latent_attention: size of the part of each query and key head that is not rotated")
           .size()
           .only_for(T::kGpt),
       field("qk_pos_emb_head_dim", &C::qk_pos_emb_head_dim,
-            "multi_latent_attention: size of the part of each query and key head with rotary "
-            "positions; all key heads share this part of the key")
+            "multi_latent_attention: size of the part of each query and key head that is rotated "
+            "(rotary position embeddings); all key heads share this part of the key")
           .size()
           .multiple_of(2)
           .only_for(T::kGpt),

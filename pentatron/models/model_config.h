@@ -205,8 +205,8 @@ struct ModelConfig {
             .size()
             .unit("tokens"),
         field("padding_token", &C::padding_token,
-              "token id whose row of the word embeddings receives no gradient from lookups (like "
-              "padding_idx of torch.nn.Embedding); -1: none")
+              "token id whose embedding is not trained by input tokens (like padding_idx of "
+              "torch.nn.Embedding); -1: none")
             .min(-1)
             .on_resume(OnResume::kTold)
             .only_for(T::kGpt, T::kBert),
@@ -251,7 +251,7 @@ struct ModelConfig {
               "value added to the variance in normalization layers for numerical stability")
             .positive(),
         field("layernorm_zero_centered_gamma", &C::layernorm_zero_centered_gamma,
-              "store the weights of normalization layers minus 1"),
+              "store each norm weight as its difference from 1"),
         field("activation_func", &C::activation_func,
               "activation function of the MLP; swiglu, geglu, geglu_tanh, quick_geglu and reglu "
               "are gated"),

@@ -61,7 +61,8 @@ struct SchedulerConfig {
     using C = SchedulerConfig;
     return std::tuple{
         config::field("lr_decay_style", &C::lr_decay_style,
-                      "shape of the learning rate schedule after warmup"),
+                      "shape of the learning rate schedule after warmup; WSD: constant until a "
+                      "final decay (warmup, stable, decay)"),
         config::field("lr_decay_iters", &C::lr_decay_iters,
                       "iteration at which the learning rate reaches optimizer.min_lr; default: the "
                       "end of the run")

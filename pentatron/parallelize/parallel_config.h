@@ -132,7 +132,7 @@ struct ParallelConfig {
         field("moe_token_dispatcher_type", &C::moe_token_dispatcher_type,
               "how tokens are sent to the ranks of their experts; alltoall: each token goes only "
               "to the ranks of its experts; allgather: every token goes to all expert-parallel "
-              "ranks, which is less communication with few ranks and many experts per token"),
+              "ranks, which communicates less if there are few ranks and many experts per token"),
         field("use_tp_pp_dp_mapping", &C::use_tp_pp_dp_mapping,
               "order in which ranks are assigned to the parallel dimensions; true: tp-cp-ep-pp-dp; "
               "false: tp-cp-ep-dp-pp")};

@@ -9,6 +9,7 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/nearest.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
+#include "pentatron/data/batches_dataset.h"
 #include "pentatron/data/check_fields.h"
 #include "pentatron/data/gpt/data_paths.h"
 #include "pentatron/data/objectives/open_t5.h"
@@ -183,8 +184,18 @@ void check_best_metric(const Config& config, config::Violations& violations) {
 } // namespace
 
 std::vector<int64_t> stream_lengths(const Config& config) {
-  const size_t streams = models::model_spec(config.model.with_one_layer()).streams.size();
+  const models::ModelSpec spec = models::model_spec(config.model.with_one_layer());
+  const size_t streams = spec.streams.size();
   std::vector<int64_t> lengths(streams, config.train.seq_length);
+  if (config.dataset.type == data::DatasetType::kBatches) {
+    for (size_t i = 0; i < streams; ++i) try {
+        const int64_t length =
+            data::length_in_batches(config.dataset.path, spec.fields, spec.streams[i]);
+        if (length > 0) lengths[i] = length;
+      } catch (const Error&) { // told when the data are opened
+      }
+    return lengths;
+  }
   if (config.dataset.type == data::DatasetType::kSft && streams > 1)
     lengths.back() = data::sft_target_length(config.dataset, config.train.seq_length);
   if (config.dataset.type == data::DatasetType::kT5)

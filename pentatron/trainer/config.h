@@ -134,7 +134,7 @@ struct TrainConfig {
             .positive(),
         field("remove_padding", &C::remove_padding,
               "skip computation for the padding at the end of samples; results do not change; for "
-              "dataset.type bert, t5, classification and batches"),
+              "dataset.type bert, t5, classification, sft and batches"),
         field("recompute", &C::recompute,
               "activation recomputation in the backward pass, which saves memory and takes time; "
               "selective: recompute the parts of layers in recompute_modules; full: recompute "
@@ -320,7 +320,8 @@ struct Config {
         field("ddp", &C::ddp, "data parallelism: sharding, gradient buckets and overlap"),
         field("comm_overlap", &C::comm_overlap,
               "overlap of communication and computation inside layers"),
-        field("dist", &C::dist, "communication between ranks: timeouts and monitoring"),
+        field("dist", &C::dist,
+              "communication between ranks: timeouts, monitoring, and messages between GPUs"),
         field("optimizer", &C::optimizer, "optimizer and learning rate"),
         field("scheduler", &C::scheduler, "learning rate and weight decay schedules"),
         field("dataset", &C::dataset, "training data").on_resume(OnResume::kData),
@@ -332,9 +333,8 @@ struct Config {
         field("logger", &C::logger, "logging and metrics").on_resume(OnResume::kIgnored),
         field("eval", &C::eval, "evaluation on tasks during training")
             .on_resume(OnResume::kIgnored),
-        field(
-            "offload", &C::offload,
-            "offloading: move activations and optimizer state out of memory until they are needed")
+        field("offload", &C::offload,
+              "move activations and optimizer state to disk (CPU) or host memory (GPU)")
             .on_resume(OnResume::kIgnored),
         field("profiling", &C::profiling, "performance traces"),
         field("mixed_precision", &C::mixed_precision,
@@ -353,9 +353,10 @@ struct Config {
         field(
             "deterministic", &C::deterministic,
             "with device=cuda, runs of the same program with the same configuration give the same "
-            "bits; false: faster kernels for the gradients of attention, which sum in varying "
-            "order"),
+            "bits; false: faster kernels for the gradients of attention, whose sums are added in "
+            "varying order"),
         field("seed", &C::seed, "random seed for initial weights and dropout")
+            .non_negative()
             .on_resume(OnResume::kData)};
   }
   void validate(config::Violations& violations, std::string_view path) const;

@@ -12,6 +12,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/mapped_file.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/base/paths.h"
 #include "pentatron/base/text.h"
@@ -22,6 +23,7 @@
 #include "pentatron/models/model.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/model_tokenizer.h"
+#include "pentatron/trainer/run_files.h"
 #include "pentatron/trainer/run_folders.h"
 #include "pentatron/trainer/run_identity.h"
 
@@ -82,6 +84,27 @@ void check_same_model(const FinetuneRequest& request, const fs::path& checkpoint
                        shell_word(free_path(request.out).string()));
 }
 
+/// And with the examples that it began with.
+void check_same_examples(const FinetuneRequest& request) {
+  Config earlier;
+  try {
+    config::Violations of_another_version;
+    config::apply_yaml(earlier, std::string(MappedFile(fs::path(request.out) / kConfigFile).text()),
+                       "", of_another_version);
+  } catch (const Error&) { // what the run began with is not known
+    return;
+  }
+  const auto is_same = [](const std::string& a, const std::string& b) {
+    std::error_code error;
+    return a == b || fs::equivalent(a, b, error);
+  };
+  const std::string& began = earlier.dataset.path;
+  if (!began.empty() &&
+      !std::ranges::equal(data::split_paths(began), data::split_paths(request.data), is_same))
+    raise<ConfigError>("--out {} has a run on {}, not on {}\n  try: --out {}", request.out, began,
+                       request.data, shell_word(free_path(request.out).string()));
+}
+
 /// What the command line says twice.
 void check_overrides(const Settings& settings, const FinetuneRequest& request) {
   for (const auto& [key, argument] : {std::pair{"dataset.path", request.data},
@@ -114,6 +137,7 @@ void check_overrides(const Settings& settings, const FinetuneRequest& request) {
 void choose_model(Settings& settings, const FinetuneRequest& request, const fs::path& checkpoints) {
   if (checkpoint::latest_name(checkpoints)) {
     check_same_model(request, checkpoints);
+    check_same_examples(request);
     settings.choose("checkpoint.load", "auto", "resume the existing run");
     return;
   }
@@ -251,7 +275,7 @@ void choose_lengths(Settings& settings, const FinetuneRequest& request, const Co
                                                           static_cast<double>(global))));
   if (!settings.given("train.train_samples"))
     settings.choose("train.train_iters", iterations,
-                    fmt::format("{:g} passes over the examples", epochs));
+                    fmt::format("{:g} pass{} over the examples", epochs, epochs == 1 ? "" : "es"));
   const int64_t epoch = std::max<int64_t>(1, samples / global);
   if (validation > 0) {
     settings.choose("train.eval_interval", epoch, "once an epoch");

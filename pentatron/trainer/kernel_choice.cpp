@@ -123,10 +123,10 @@ std::string choose_kernels(const Config& config, at::Device device,
   kernels::use_selection(agreed.selection);
   layers::set_deterministic_attention(config.deterministic);
   if (source.unmeasured > 0)
-    log::warning("the fastest kernels for {} of arguments could not be determined, because "
-                 "other programs were running; the first suitable kernel in the list is used for "
-                 "these\n  try: stop other programs; the next start measures them again",
-                 counted(source.unmeasured, "kind"));
+    log::warning(
+        "other programs were running while kernels were measured: {} of arguments use the "
+        "first suitable one\n  try: stop other programs; the next start measures them again",
+        counted(source.unmeasured, "kind"));
   if (first) {
     if (!agreed.replaced.empty()) {
       const size_t more = agreed.replaced.size() - 1;

@@ -119,6 +119,37 @@ void keep_adopted(const checkpoint::AdapterSettings& adopted,
   }
 }
 
+/// Sizes without which no weight of an imported model fits. Reported alone: the rest would be about
+/// a model that nobody means.
+void keep_sizes(const Config& config, const models::ModelConfig& imported,
+                config::Violations& violations) {
+  if (config.checkpoint.strictness == checkpoint::Strictness::kLogAll) return;
+  const models::ModelConfig& model = config.model;
+  const std::pair<const char*, std::pair<int64_t, int64_t>> sizes[] = {
+      {"model.hidden_size", {model.hidden_size, imported.hidden_size}},
+      {"model.num_layers", {model.num_layers, imported.num_layers}},
+      {"model.vocab_size", {model.vocab_size, imported.vocab_size}}};
+  bool differs = false;
+  for (const auto& [key, both] : sizes) {
+    const auto [given, own] = both;
+    const bool fewer_layers = key == std::string_view("model.num_layers") && given < own;
+    if (given == own ||
+        (fewer_layers && config.checkpoint.strictness == checkpoint::Strictness::kLogUnexpected))
+      continue;
+    differs = true;
+    violations.add(key,
+                   fmt::format("{}={} does not match the model in checkpoint.load={}, which has {}",
+                               key, given, config.checkpoint.load, own),
+                   fmt::format("{}={}{}", key, own,
+                               fewer_layers
+                                   ? fmt::format(", or checkpoint.strictness=log_unexpected "
+                                                 "to keep its first {}",
+                                                 given)
+                                   : ""));
+  }
+  if (differs) violations.throw_if_any();
+}
+
 /// `typed`: the configuration as it would be with the type of the loaded model.
 void require_type(const LoadedModel& loaded, const Config& config, Config typed) {
   typed.model.type = loaded.config.type;
@@ -191,6 +222,8 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
                    fmt::format("model.type={}", config::to_string(type)));
     violations.throw_if_any(); // the rest would be about a model that nobody means
   }
+  if (loaded && !loaded->resumed && foreign_model(first.checkpoint))
+    keep_sizes(config, loaded->config, violations);
   if (loaded && loaded->resumed && loaded->config.type != config.model.type) {
     Config typed = config;
     typed.model = models::ModelConfig::default_of(loaded->config.type);

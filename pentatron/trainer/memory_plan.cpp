@@ -76,6 +76,7 @@ struct Kind {
   double freed = 0;      ///< of these, by the parts that are recomputed
   double parts_time = 0; ///< FLOPs of these parts by token, or what takes as long
   double time = 0;       ///< of forward
+  double mlp = 0;        ///< of saved, what backward has freed when it comes to attention
   bool is_layer = false; ///< can be recomputed as a whole
 };
 /// Parameters that segments of several kinds read, and a rank has once.
@@ -195,7 +196,7 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   Anatomy anatomy;
   for (int64_t i = 0; i < spec.num_segments(); ++i) {
     const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
-    const nn::Cost cost = models::segment_cost(small, shapes, i);
+    nn::Cost cost = models::segment_cost(small, shapes, i);
     anatomy.kinds[segment.kind] = {
         .saved = by_token(cost.saved_bytes),
         .freed = by_token(cost.freed_bytes(parts)),
@@ -203,6 +204,7 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
                        kFlopsOfByte * static_cast<double>(cost.freed_bytes(parts))) /
                       static_cast<double>(tokens),
         .time = cost.forward_flops() / static_cast<double>(tokens),
+        .mlp = by_token(cost.bytes_of(nn::Part::kMlp) + cost.bytes_of(nn::Part::kMoe)),
         .is_layer = segment.recomputed};
   }
   const std::unique_ptr<models::Model> model =
@@ -470,7 +472,7 @@ class Planner {
     Held active = held(rank), whole = recomputed_layers(rank);
     for (const auto& [kind, count] : frozen_[static_cast<size_t>(rank)].idle) active[kind] -= count;
     const double away = offloaded_share(rank);
-    double kept = 0, largest = 0;
+    double kept = 0, working = 0;
     for (const auto& [kind, count] : active) {
       const Kind& one = anatomy_.kinds.at(kind);
       double saved = one.saved, input = hidden;
@@ -478,7 +480,13 @@ class Planner {
         saved -= 2 * hidden * (1 - 1.0 / tp_); // norms and their inputs are split
         input /= tp_;
       }
-      if (one.is_layer) largest = std::max(largest, saved);
+      // Backward of a layer frees what it has used, so its gradients need less than it has kept,
+      // and what context ranks exchange takes the place of what the MLP has kept.
+      if (one.is_layer)
+        working = std::max(working, saved * (kGradients +
+                                             (again.layers ? static_cast<double>(again.group) : 0) +
+                                             (away > 0 ? 1 : 0)) +
+                                        std::max(0.0, exchanged() - one.mlp));
       const double layers = std::min(count, whole[kind]), stays = one.is_layer ? 1 - away : 1;
       // The parts are made again for one layer after the other. Inputs of layers that do not run
       // again never leave.
@@ -486,13 +494,8 @@ class Planner {
               layers * stays * input / static_cast<double>(again.group);
     }
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
-    // Backward of a layer frees what it has used, so its gradients need less than it has kept.
-    const double working =
-        largest * (kGradients + (again.layers ? static_cast<double>(again.group) : 0) +
-                   (away > 0 ? 1 : 0)) +
-        2 * hidden + exchanged();
     return tokens_ * kept * live_[static_cast<size_t>(rank)] / stages +
-           std::max(0.0, tokens_ * working - loss);
+           std::max(0.0, tokens_ * (working + 2 * hidden) - loss);
   }
 
   /// What attention over context ranks holds for a token beside what it keeps: in a ring keys and
@@ -542,6 +545,12 @@ double checkpoint_bytes(const Config& config, const Elements& all, const Element
 } // namespace
 
 MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& here) {
+  // Prepared batches have a length of their own.
+  if (const int64_t length = stream_lengths(config).front(); length != config.train.seq_length) {
+    Config sized = config;
+    sized.train.seq_length = length;
+    return plan_memory(sized, world_size, here);
+  }
   const Planner planner(config, world_size);
   MemoryPlan plan;
   double all = 0, away = 0;

@@ -89,6 +89,7 @@ std::string memory_remedy(Config config, int world_size, const LocalRanks& here,
     if (to) changes.push_back(fmt::format("train.micro_batch_size={}", to->train.micro_batch_size));
     return to.has_value();
   };
+  if (try_micro_batch(config)) return list();
   // Batches that are prepared ahead take memory, too.
   const double data = plan_memory(config, world_size, here).rank.data * here.ranks;
   const double room = 0.1 * static_cast<double>(free_bytes);

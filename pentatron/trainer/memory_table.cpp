@@ -57,7 +57,7 @@ std::string describe_limits(const Config& config, const MemoryPlan& plan,
   if (memory.ends_with(',')) memory.pop_back();
   const int64_t steps = total_iterations(config.train);
   const double tokens = static_cast<double>(batch_schedule(config.train).samples_after(steps)) *
-                        static_cast<double>(config.train.seq_length);
+                        static_cast<double>(stream_lengths(config).front());
   memory += by_pipeline_rank(plan.pipeline);
   return fmt::format("model        {} parameters{} ({} on a rank), {}, hidden size {}\n"
                      "{}\n"

@@ -80,8 +80,9 @@ bool is_same(const fs::path& a, const fs::path& b) {
 
 [[noreturn]] void refuse_folder(const std::string& key, const fs::path& folder,
                                 const std::string& why) {
-  raise<ConfigError>("{}={} is not a writable folder: {}\n  try: another {}", key, folder.string(),
-                     why, key);
+  constexpr size_t kShown = 200;
+  raise<ConfigError>("{}={} is not a writable folder: {}\n  try: another {}", key,
+                     excerpt(folder.string(), kShown), excerpt(why, 2 * kShown), key);
 }
 
 /// Makes a folder that can be written in: before the run, not after it. Adds what did not exist.
@@ -252,6 +253,22 @@ bool started_before(const Config& config, bool saved) {
   }
 }
 
+/// Throws if a folder of a run is a model or lies in a checkpoint, among whose files those of the
+/// run would be.
+void refuse_models(const Config& config, const char* key, const fs::path& folder) {
+  if (folder.empty()) return;
+  if (is_there(folder / "config.json"))
+    raise<ConfigError>("{}={} contains a model (config.json), {}\n  try: {}", key, folder.string(),
+                       key == std::string_view("logger.dir")
+                           ? "with which the files of the run would be mixed"
+                           : "which would hide the checkpoints from other commands",
+                       new_folders(config));
+  for (fs::path above = full_path(folder); above.has_relative_path(); above = above.parent_path())
+    if (checkpoint::iteration_of(above.filename().string()) && checkpoint::holds_checkpoint(above))
+      raise<ConfigError>("{}={} is in a checkpoint, {}\n  try: {}", key, folder.string(),
+                         above.string(), new_folders(config));
+}
+
 /// Throws if a run that this one does not go on with has left results: in either folder, of either
 /// kind. `saved`: checkpoint.save has checkpoints, here or on another machine.
 void check_results(const Config& config, bool saved) {
@@ -279,10 +296,8 @@ void check_results(const Config& config, bool saved) {
   }
   if (file.empty() && !(own && saved) && !has_metrics(dir) && !has_failed_start(dir))
     file = first_of(dir, kRunFiles);
-  if (!saved && !c.save.empty() && is_there(save / "config.json"))
-    raise<ConfigError>("checkpoint.save={} contains a model (config.json), which would hide the "
-                       "checkpoints from other commands\n  try: {}",
-                       save.string(), new_folders(config));
+  if (!saved) refuse_models(config, "checkpoint.save", save);
+  if (!own) refuse_models(config, "logger.dir", dir);
   if (!file.empty())
     raise<ConfigError>("{} exists, and the run would overwrite it\n  try: {}", file.string(),
                        new_folders(config));

@@ -186,9 +186,8 @@ std::vector<Contender> contenders(int64_t m, int64_t n, int64_t k, at::ScalarTyp
                                .ldc = n};
   std::vector<Contender> all;
   const auto add = [&](std::string_view by, std::function<void()> run) {
-    all.push_back({.name = fmt::format("{} x {} x {} by {}", m, n, k, by),
-                   .run = std::move(run),
-                   .flops = flops});
+    all.push_back(
+        {.name = fmt::format("{}x{}x{}, {}", m, n, k, by), .run = std::move(run), .flops = flops});
   };
   for (const auto& entry : kernels::gemm_entries())
     if (entry.name != "reference" && entry.refuse(args, {}).empty())
@@ -221,9 +220,9 @@ Peak measure_gemm_peak(Precision precision) {
   while (passed_s() < kSeconds || (best.clean_runs < kCleanRuns && passed_s() < kPatience_s))
     best.time();
   return {.flops = best.rate(),
-          .source = fmt::format("{} matrix product {} on {}, the fastest of {}, measured here",
+          .source = fmt::format("best of {} {} matrix products here ({}, {})", all.size(),
                                 config::to_string(precision), best.name,
-                                counted(at::get_num_threads(), "thread"), all.size()),
+                                counted(at::get_num_threads(), "thread")),
           .disturbed = best.clean_runs == 0};
 }
 

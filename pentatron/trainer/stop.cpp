@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 #include <unistd.h>
 
@@ -19,15 +20,33 @@ namespace pentatron::trainer {
 namespace {
 
 std::atomic<int> signal_received{0};
-std::atomic<bool> asked_to_end{false}; ///< by a signal that ends the program if it comes again
+/// When a signal came that ends the program if it comes again; 0: none came.
+std::atomic<int64_t> asked_to_end_ms{0};
 std::atomic<const char*> first_answer{nullptr};
+std::atomic<bool> answers{false}; ///< this process, of those of a run
+
+/// Launchers and `timeout` send a signal to a process and to its group: that is one request.
+constexpr int64_t kOneRequestMs = 500;
+
+int64_t now_ms() { // safe in a signal handler
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000 + 1;
+}
 
 extern "C" void on_signal(int number) {
   signal_received = number;
   // A terminal that is closed may send several SIGHUP, and other signals after it.
   const int error = errno;
   log::clear_progress_in_handler();
-  if (number != SIGHUP && asked_to_end.exchange(true)) std::_Exit(128 + number);
+  int64_t asked = 0;
+  if (number != SIGHUP && !asked_to_end_ms.compare_exchange_strong(asked, now_ms()) &&
+      now_ms() - asked >= kOneRequestMs) {
+    constexpr char kText[] = "stopped without saving\n";
+    if (answers) [[maybe_unused]]
+      const ssize_t n = ::write(STDERR_FILENO, kText, sizeof kText - 1);
+    std::_Exit(128 + number);
+  }
   if (const char* const text = first_answer.exchange(nullptr)) [[maybe_unused]]
     const ssize_t n = ::write(STDERR_FILENO, text, std::strlen(text));
   errno = error;
@@ -69,8 +88,9 @@ void install_signal_handlers(const char* answer) {
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
   signal_received = 0;
-  asked_to_end = false;
+  asked_to_end_ms = 0;
   first_answer = answer;
+  answers = answer != nullptr;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGHUP, nullptr, &before);

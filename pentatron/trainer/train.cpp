@@ -161,9 +161,9 @@ void Trainer::State::build_model() {
                  .adapters = plan_adapters(config)},
        .device = device,
        .max_sequence = *std::ranges::max_element(lengths),
-       .prepare = [&](nn::ParamList& params) { plan_families(params, config); }},
+       .prepare = [&](nn::ParamList& params) { plan_families(params, config, device); }},
       plan, config.ddp, groups);
-  delayed_scales.attach(model.model->params(), config, groups.world());
+  delayed_scales.attach(model.model->params(), config, device, groups.world());
   if (groups.world().size() > 1) log::info("{}", describe());
   if (groups.tp().size() > 1 && config.dtype == Precision::kBf16)
     log::info("with tensor parallelism, bf16 sums round differently than on one rank: losses are "

@@ -83,6 +83,7 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
     EXPECT_FALSE(has_ended(child)) << "the step is not at its end yet";
     EXPECT_EQ(err().find("finishing this iteration"), err().rfind("finishing this iteration"))
         << "once, not for each rank";
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
     ::kill(child, SIGINT);
     EXPECT_TRUE(within(3, [&] { return has_ended(child); }));
     ::kill(child, SIGKILL);
@@ -91,6 +92,17 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
     fs::remove_all(folder / "log");
     fs::remove(folder / "err"); // or the next run seems to have begun
   }
+}
+
+/// As `timeout` and launchers send it: to the process, and to its group.
+TEST_F(Signals, ASignalThatComesTwiceAtOnceSavesLikeOne) {
+  const pid_t child = start(endless({}));
+  ASSERT_TRUE(within(60, [&] { return fs::exists(folder / "log/loss.svg"); })) << err();
+  for (int i = 0; i < 3; ++i) ::kill(child, i == 1 ? SIGINT : SIGTERM);
+  const Result r = finish(child);
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("stopped by a signal after iteration"));
+  EXPECT_TRUE(fs::exists(folder / "ck/latest"));
 }
 
 TEST_F(Signals, AKilledRunHasLeftItsPictureAndSaysThatItWasRunning) {

@@ -162,8 +162,8 @@ TEST_F(UserData, ARunUsesAllLayersOfItsModelAndTellsOtherSettings) {
                             "train.micro_batch_size=1 train.global_batch_size=1 "
                             "train.num_threads=1 logger.peak_tflops=1 ";
   for (const char* more : {"logger.dir=l1", "--dry-run"})
-    EXPECT_THAT(call("train " + llama + "model.num_layers=1 " + more, 1),
-                HasSubstr("layers.1.attention.qkv.weight is not part of the model"))
+    EXPECT_THAT(call("train " + llama + "model.num_layers=1 " + more, 2),
+                HasSubstr("model.num_layers=1 does not match the model in"))
         << more;
   call("train " + llama + "model.num_layers=1 checkpoint.strictness=log_unexpected logger.dir=l2");
   EXPECT_THAT(call("train " + llama + "model.rotary_base=77 --dry-run"),
@@ -181,6 +181,65 @@ TEST_F(UserData, CheckpointsAreNotSavedIntoAModel) {
                      2),
                 AllOf(HasSubstr("contains a model"), HasSubstr("checkpoint.save=model-2")));
   EXPECT_FALSE(fs::exists(folder / "model/latest"));
+}
+
+TEST_F(UserData, RunsKeepApartFromModelsAndCheckpoints) {
+  fs::copy(kTestData / "hf_tiny/llama", folder / "model");
+  const std::string run = from_scratch("train.train_iters=2 logger.dir=l ");
+  call(run + "checkpoint.save=s");
+  const std::string latest = text_of("s/latest"), config = text_of("model/config.json");
+  EXPECT_THAT(
+      call(from_scratch("train.train_iters=2 checkpoint.save=t logger.dir=model"), 2),
+      AllOf(HasSubstr("logger.dir=model contains a model"), HasSubstr("logger.dir=model-2")));
+  EXPECT_FALSE(fs::exists(folder / "model/metrics.jsonl"));
+  for (const char* inside : {"s/step_00000002", "s/step_00000002/more/and_more"})
+    EXPECT_THAT(call(from_scratch("train.train_iters=2 logger.dir=m checkpoint.save=" +
+                                  std::string(inside)),
+                     2),
+                HasSubstr("is in a checkpoint"));
+  for (const char* target : {"s/step_00000099 --format pentatron", "s/step_00000002 --format hf"})
+    EXPECT_THAT(call("convert model " + std::string(target), 2),
+                HasSubstr("has the name of a checkpoint of the training run in"));
+  EXPECT_THAT(call("convert model model/inside --format hf", 2), HasSubstr("is in the source"));
+  EXPECT_EQ(text_of("s/latest"), latest);
+  EXPECT_EQ(text_of("model/config.json"), config);
+  call("checkpoint verify s");
+}
+
+TEST_F(UserData, OutputsDoNotReplaceInputs) {
+  write("p_skipped.jsonl", lines_);
+  write("text.txt", "it rises\n");
+  const std::string preprocess =
+      "preprocess --json-keys body --tokenizer bytes --overwrite --input ";
+  EXPECT_THAT(call(preprocess + "p_skipped.jsonl --output p", 2),
+              AllOf(HasSubstr("p_skipped.jsonl is both an input and an output"),
+                    HasSubstr("--output p-2")));
+  EXPECT_EQ(text_of("p_skipped.jsonl"), lines_);
+  call(preprocess + "text.jsonl --output c");
+  EXPECT_THAT(call(preprocess + "c_body_document.bin --output d", 2),
+              HasSubstr("is part of a corpus of token ids, not text"));
+  EXPECT_TRUE(fs::exists(folder / "c_body_document.bin"));
+  // The tokenizer of a model is not one of its own.
+  call("tokenize --train-bpe 300 --input text.txt --output model/");
+  write("model/config.json", "{}");
+  const std::string before = text_of("model/tokenizer.json");
+  EXPECT_THAT(call("tokenize --train-bpe 280 --input text.txt --output model --overwrite", 2),
+              HasSubstr("is the tokenizer of the model in model"));
+  EXPECT_EQ(text_of("model/tokenizer.json"), before);
+}
+
+TEST_F(UserData, SizesOfAnImportedModelAreItsOwn) {
+  fs::copy(kTestData / "hf_tiny/llama", folder / "model");
+  write("other.yaml", "model:\n  hidden_size: 16\n  num_layers: 1\n  num_attention_heads: 2\n");
+  const std::string train = "train --hf model dataset.type=mock train.seq_length=8 "
+                            "train.global_batch_size=1 train.micro_batch_size=1 --dry-run ";
+  EXPECT_THAT(call(train + "other.yaml", 2),
+              AllOf(HasSubstr("other.yaml:2: model.hidden_size=16 does not match the model in "
+                              "checkpoint.load=hf:model, which has"),
+                    Not(HasSubstr("num_query_groups"))));
+  EXPECT_THAT(call(train + "model.num_layers=1", 2),
+              HasSubstr("or checkpoint.strictness=log_unexpected to keep its first 1"));
+  call(train + "model.num_layers=1 checkpoint.strictness=log_unexpected");
 }
 
 TEST_F(UserData, ARunFromAModelIsResumedByItsOwnCommand) {

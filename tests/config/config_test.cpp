@@ -429,7 +429,7 @@ TEST(Help, GroupsBySection) {
   const std::string text = config::help<Config>();
   EXPECT_THAT(text, HasSubstr("model: the network\n"));
   EXPECT_THAT(text, HasSubstr("model.num_layers=12"));
-  EXPECT_THAT(text, HasSubstr("transformer layers (an integer >= 1, <= 1000)"));
+  EXPECT_THAT(text, HasSubstr("transformer layers (an integer from 1 to 1000)"));
   EXPECT_THAT(text, HasSubstr("fp32 (a number, in s)"));
   const std::string rope = config::help<Config>("model.rope");
   EXPECT_THAT(rope, HasSubstr("theta=500000.0"));

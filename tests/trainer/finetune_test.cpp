@@ -20,6 +20,7 @@ namespace pentatron::trainer {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(FinetuneSettings, SamplesAreAsLongAsTheLongestExample) {
@@ -180,6 +181,15 @@ TEST_F(FinetuneRuns, TrainAndResume) {
     const std::string message = test::error_of([&] { make_finetune_run(request); });
     EXPECT_NE(message.find(model), std::string::npos) << message;
   }
+  // Nor other examples; the same ones by another path are the same.
+  fs::copy(scratch_ / "examples.jsonl", scratch_ / "others.jsonl");
+  FinetuneRequest others = request();
+  others.data = scratch_ / "others.jsonl";
+  EXPECT_THAT(test::error_of([&] { make_finetune_run(others); }),
+              AllOf(HasSubstr("has a run on "), HasSubstr("try: --out ")));
+  fs::create_symlink(scratch_ / "examples.jsonl", scratch_ / "link.jsonl");
+  others.data = scratch_ / "link.jsonl";
+  EXPECT_NO_THROW(make_finetune_run(others));
   EXPECT_TRUE(fs::exists(scratch_ / "out/checkpoints/adapter/adapter_config.json"));
 }
 

@@ -16,6 +16,7 @@
 
 #include "pentatron/base/format.h"
 #include "pentatron/base/free_disk.h"
+#include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/models/presets.h"
 #include "pentatron/nn/memory/counting_allocator.h"
@@ -412,6 +413,17 @@ TEST(CheckpointSpace, IsMissedOnASmallDisk) {
 }
 
 /// DoRA holds the logits twice, and what a word has beside them.
+TEST(MemoryPlans, OfPreparedBatchesHaveTheLengthOfTheFile) {
+  const test::Scratch scratch;
+  const std::string file = scratch / "batches.safetensors";
+  checkpoint::write_tensors(file, {{"tokens", at::zeros({2, 8, 129}, at::kLong)}});
+  const Config config =
+      small_model({"train.seq_length=16", "dataset.type=batches", "dataset.path=" + file});
+  const MemoryPlan plan = plan_memory(config, 1);
+  EXPECT_EQ(plan.rank.total(), plan_memory(small_model({}), 1).rank.total());
+  EXPECT_THAT(describe_limits(config, plan, {}), HasSubstr("2 iterations, 2.05K tokens"));
+}
+
 TEST(MemoryPlans, KnowDoraOfTheOutputLayer) {
   const auto loss = [](const char* type) {
     const Config c = small_model({type, "peft.target_modules=[lm_head]", "dtype=fp32",

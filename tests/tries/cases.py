@@ -164,7 +164,9 @@ CASES = [
     ("a model to resume as adapters", MOCK + "checkpoint.load=saved peft.type=lora", {}),
     # trainer
     ("split", TEXT + "dataset.split=0,100", {
-        "more text, another dataset.split": TEXT + "dataset.split=95,5,0", "a shorter sequence": TEXT + "train.seq_length=8"}),
+        "more text": TEXT + "dataset.split=95,5,0", "another dataset.split": TEXT + "dataset.split=95,5,0"}),
+    ("longer than the text", TEXT.replace("train.seq_length=16", "train.seq_length=9000 model.max_position_embeddings=9000"), {
+        "more text": TEXT, "another dataset.split": TEXT}),
     ("data of another head", f"pentatron train {ENCODER} dataset.bert_binary_head=none", {}),
     ("a type of token that the model lacks", f"pentatron train {ENCODER} model.num_tokentypes=1", {}),
     ("sentences too short for pairs", f"pentatron train {ENCODER} train.seq_length=4", {}),
@@ -390,7 +392,10 @@ CASES = [
     ("bpe over a file", "pentatron tokenize --train-bpe 300 --output bpe.json < words.txt; pentatron tokenize --train-bpe 300 --output bpe.json < words.txt", {
         "another --output": "pentatron tokenize --train-bpe 300 --output new.json < words.txt"}),
     ("nothing to compare", "pentatron config diff", {}),
+    ("one that is not there", "pentatron config diff saved none", {
+        "a YAML file, a run folder": "pentatron config diff saved log", "a checkpoint": "pentatron config diff saved texts"}),
     ("help of nothing", "pentatron config help zzzqqq", {}),
+    ("help of an empty word", "pentatron config help ''", {}),
     ("token that the model lacks", GENERATE.replace("1,2", "1,900"), {}),
     ("a limit of a choice that is none", GENERATE + "--temperature 0 --top-k 5", {}),
     ("documents as a corpus", INDEXED.replace("dataset.path=corpus_text_document", "dataset.path=texts.jsonl"), {
@@ -668,15 +673,20 @@ ELSEWHERE = [
     (r"base/paths.cpp: .*is an input of this command", "another output, by the user: OutputTable of outputs_test.cpp"),
     (r"(atomic_file|indexed_writer).cpp: .*was created by another program", "two programs at once: AtomicFile of io_test.cpp, Indexed of indexed_test.cpp"),
     (r"cli/run.cpp: .*is not a key of this command", "a list of keys, of which the user knows the one: ExitStatus of exit_status_test.cpp"),
-    (r"run_folders.cpp: .*contains a model", "new folders: UserData of user_data_test.cpp"),
+    (r"run_folders.cpp: .*(contains a model|is in a checkpoint)", "new folders: UserData of user_data_test.cpp"),
+    (r"preprocess.cpp: .*is both an input and an output", "files over themselves: UserData of user_data_test.cpp"),
+    (r"tokenize.cpp: .*is the tokenizer of the model", "a model's folder: UserData of user_data_test.cpp"),
+    (r"input_files.cpp: .*is part of a corpus", "the user's files: UserData of user_data_test.cpp"),
+    (r"precision.cpp: .*(on CPUs only|on GPUs|GPUs need|needs a GPU)", "needs a GPU"),
     (r"peft_files.cpp: .*is not a regular expression", "a file of another program: AdapterRun of adapter_test.cpp"),
-    (r"convert.cpp: .*(is a checkpoint of a training run|which is no file of a model)", "another target, by the user: outputs_test.cpp"),
+    (r"convert.cpp: .*(has the name of a checkpoint|is in the source|which is no file of a model)", "another target, by the user: outputs_test.cpp"),
     (r"requests.cpp: .*the split that is scored", "a warning: TaskFile of tasks_test.cpp"),
     (r"chat/interpreter.cpp: .*prints a date", "a model's template: ChatTemplate of chat_template_test.cpp"),
     (r"sft_dataset.cpp: .*ChatML cannot contain", "a warning: TaughtTexts of sft_test.cpp"),
     (r"cli/train.cpp: .*a run that started from", "a run: UserData of user_data_test.cpp"),
     (r"starting_weights.cpp: .*contains adapters for", "a run: AdapterRun of adapter_test.cpp"),
     (r"finetune_settings.cpp: .*has a run that started from", "a run: FinetuneRuns of finetune_test.cpp"),
+    (r"finetune_settings.cpp: .*has a run on", "a run: FinetuneRuns of finetune_test.cpp"),
     (r"hf_source.cpp: .*has no output layer", "a folder without one: Evaluating of evaluate_test.cpp"),
     (r"evaluate_hf.cpp: .*are ignored", "labels that are all -100: HfEvaluation of hf_golden_test.cpp"),
     (r"parts.cpp: .*model.rope_scaling.factor", "a batch of too many tokens: HfEvaluation of hf_golden_test.cpp"),

@@ -57,7 +57,8 @@ struct AdapterSettings {
               "scale of adapters: an adapter's output is multiplied by alpha / r")
             .positive()
             .on_resume(OnResume::kState),
-        field("dropout", &C::dropout, "dropout of the input of adapters, not of embeddings")
+        field("dropout", &C::dropout,
+              "dropout rate of adapter inputs; adapters of embeddings have none")
             .min(0)
             .less_than(1),
         field("target_modules", &C::target_modules,
@@ -66,9 +67,10 @@ struct AdapterSettings {
               "lm_head, embed_tokens); all-linear: all linear layers except the output layer, "
               "experts, routers, gates and projections to latents")
             .on_resume(OnResume::kState),
-        field("modules_to_save", &C::modules_to_save,
-              "names of modules that are trained whole beside adapters and stored with them, such "
-              "as [lm_head, embed_tokens]; written as in peft.target_modules")
+        field(
+            "modules_to_save", &C::modules_to_save,
+            "names of modules whose own weights are trained in addition to the adapters and "
+            "stored with them, such as [lm_head, embed_tokens]; written as in peft.target_modules")
             .on_resume(OnResume::kState),
         field("use_rslora", &C::use_rslora,
               "rank-stabilized LoRA: multiply an adapter's output by alpha / sqrt(r)")

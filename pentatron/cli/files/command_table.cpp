@@ -57,7 +57,7 @@ Json describe_command(const CLI::App& app, const std::set<std::string>& keys,
       continue;
     }
     const std::string name = option->get_name(true);
-    const bool takes_keys = name == "config" || name == "what";
+    const bool takes_keys = name == "config" || name == "key";
     if (takes_keys) {
       const std::vector<std::string> named = keys_in(option->get_description(), keys);
       arguments["keys"] = named.empty() ? Json(std::vector(keys.begin(), keys.end())) : Json(named);

@@ -154,7 +154,7 @@ void add_corpus(CLI::App& program, Action& chosen) {
   sub->add_option("prefixes", a->prefixes, "corpora: prefixes of PREFIX.bin and PREFIX.idx")
       ->required();
   sub->add_option("--vocab-size", a->vocab_size,
-                  "vocabulary size; every token id must be lower; 0: do not check")
+                  "vocabulary size; every token id must be lower; 0 (the default): do not check")
       ->check(CLI::NonNegativeNumber);
   sub->footer("example: pentatron corpus verify data/corpus_text_document --vocab-size 32000");
 }

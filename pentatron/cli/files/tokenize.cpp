@@ -19,6 +19,7 @@
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/base/paths.h"
+#include "pentatron/base/text.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/input_files.h"
@@ -130,6 +131,11 @@ struct TrainedFiles {
 void check_trained_files(const TrainedFiles& files, const TokenizeArguments& arguments) {
   require_output(files.tokenizer, "--output");
   if (!arguments.overwrite) return refuse_existing(std::array{files.tokenizer, files.config});
+  const std::filesystem::path folder = files.tokenizer.parent_path();
+  if (is_there(folder / "config.json") && is_there(files.tokenizer))
+    raise<ConfigError>(
+        "--output {} is the tokenizer of the model in {}, which needs it\n  try: --output {}",
+        files.tokenizer.string(), folder.string(), shell_word(free_path(folder.string()).string()));
   const std::vector<std::filesystem::path> inputs(arguments.inputs.begin(), arguments.inputs.end());
   const auto has = [](const char* member) {
     return [member](const std::filesystem::path& file) {

@@ -251,9 +251,10 @@ UsageError wrong_number_of_values(const NamedCommand& command, const CLI::Option
   return {fmt::format("{} needs a value", name), command.help()};
 }
 
-/// Texts: the only values that may be empty.
+/// Texts, the only values that may be empty, and the key of `config help`, which tells it itself.
 bool may_be_empty(const CLI::Option& option) {
-  constexpr std::array<std::string_view, 4> kTexts = {"--prompt", "--system", "--text", "--title"};
+  constexpr std::array<std::string_view, 5> kTexts = {"--prompt", "--system", "--text", "--title",
+                                                      "key"};
   return std::ranges::find(kTexts, option.get_name()) != kTexts.end();
 }
 

@@ -316,12 +316,22 @@ class Preprocessor {
     outputs.push_back(skip_list_.target());
     try {
       for (const std::string& prefix : result_.prefixes) require_corpus(prefix);
+      for (const fs::path& output : outputs) refuse_input(output);
       if (!options_.overwrite) refuse_existing(outputs);
     } catch (const ConfigError&) {
       std::error_code error;
       if (!fs::exists(folder_.state_file(), error)) folder_.remove(); // this call's own
       throw;
     }
+  }
+
+  /// Throws if the output would replace an input.
+  void refuse_input(const fs::path& output) const {
+    std::error_code error;
+    for (const InputFile& file : input_.files)
+      if (fs::equivalent(output, file.path, error))
+        raise<ConfigError>("{} is both an input and an output\n  try: --output {}", output.string(),
+                           shell_word(options_.output + "-2"));
   }
 
   /// Takes up the state of an earlier call; true if that one had only to commit.
