@@ -129,7 +129,7 @@ void serve_on_first_rank(RankedSession& session, const ServeOptions& options,
     if (!told) {
       told = true;
       service.stop();
-      server.stop_accepting();
+      server.begin_stop();
     }
     return true;
   });

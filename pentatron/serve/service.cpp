@@ -20,6 +20,7 @@ uint64_t random_number() {
 }
 
 constexpr std::string_view kModelsPath = "/v1/models/";
+constexpr const char* kStopping = "the server is stopping";
 
 struct Route {
   std::string_view path, method;
@@ -79,11 +80,12 @@ void Service::handle(http::Request request, const std::shared_ptr<http::Exchange
 
 http::Response Service::answer_now(const http::Request& request) const {
   const std::string& path = request.path;
+  const std::string method = request.method == "HEAD" ? "GET" : request.method;
   for (const Route& route : kRoutes) {
-    if (route.path != path || route.method == request.method) continue;
+    if (route.path != path || route.method == method) continue;
     http::Response response = http::error_response(
         405, fmt::format("{} only accepts {} requests", route.path, route.method));
-    response.headers.emplace_back("Allow", route.method);
+    response.headers.emplace_back("Allow", route.method == "GET" ? "GET, HEAD" : route.method);
     return response;
   }
   if (path == "/") return chat_page();
@@ -92,13 +94,13 @@ http::Response Service::answer_now(const http::Request& request) const {
   if (path == "/metrics")
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_.text()};
   if (path == "/v1/models") return models();
-  if (path.starts_with(kModelsPath) && request.method == "GET")
+  if (path.starts_with(kModelsPath) && method == "GET")
     return model(path.substr(kModelsPath.size()));
   return http::error_response(404, fmt::format("there is no {}", excerpt(path)), {}, "not_found");
 }
 
 http::Response Service::health(bool ready) const {
-  if (!ready) return http::error_response(503, "the server is stopping");
+  if (!ready) return http::error_response(503, kStopping);
   return {.body = R"({"status":"ok"})"};
 }
 
@@ -234,6 +236,7 @@ std::vector<TextJob> Service::jobs_of(Answer& answer, int64_t variant) const {
 
 void Service::complete(const http::Request& request, Endpoint endpoint,
                        const std::shared_ptr<http::Exchange>& exchange) {
+  if (stopping_) throw ApiError(503, kStopping);
   const std::string_view type = request.header("content-type");
   if (!type.starts_with("application/json"))
     throw ApiError(415, "the Content-Type of a request must be application/json");
@@ -260,7 +263,7 @@ void Service::complete(const http::Request& request, Endpoint endpoint,
   case Scheduler::Submitted::kFull:
     throw ApiError(429, "too many requests are waiting", {}, "queue_full");
   case Scheduler::Submitted::kStopping:
-    throw ApiError(503, "the server is stopping");
+    throw ApiError(503, kStopping);
   }
 }
 

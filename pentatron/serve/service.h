@@ -38,7 +38,7 @@ class Service {
 
   /// From any thread.
   void handle(http::Request request, const std::shared_ptr<http::Exchange>& exchange);
-  /// Makes /readyz report that the server is stopping.
+  /// Makes /health and /readyz report that the server is stopping, and refuses new texts.
   void stop() { stopping_ = true; }
 
  private:

@@ -42,8 +42,13 @@ class ServedProgram : public StartedProgram {
     port = static_cast<uint16_t>(std::stoi(match[1]));
   }
   Result stop(int number = SIGTERM) {
-    ::kill(child_, number);
-    const Result result = finish(child_);
+    signal(number);
+    return finish();
+  }
+  void signal(int number) const { ::kill(child_, number); }
+  /// After it was told to stop.
+  Result finish() {
+    const Result result = StartedProgram::finish(child_);
     child_ = -1;
     return result;
   }

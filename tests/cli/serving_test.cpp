@@ -232,6 +232,29 @@ TEST_F(Serving, StopsWhenItIsTold) {
   EXPECT_THAT(running.read_all(), HasSubstr("data: [DONE]"));
 }
 
+TEST_F(Serving, TellsThatItStops) {
+  start_server({"--max-batch", "1", "--stop-timeout", "60"});
+  test::RawClient running(port), idle(port);
+  Json request = {{"max_tokens", 200}, {"stream", true}, {"ignore_eos", true}};
+  request["prompt"] = std::vector<std::string>(100, "abc"); // one after another
+  const std::string body = dump_json(request);
+  running.send(fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                           "application/json\r\nContent-Length: {}\r\n\r\n{}",
+                           body.size(), body));
+  running.read_until("data: {");
+  signal(SIGTERM);
+  EXPECT_TRUE(within(10, [&] { return ask("GET", "/readyz").status == 503; }));
+  EXPECT_EQ(ask("GET", "/health").status, 503);
+  EXPECT_EQ(ask("GET", "/livez").status, 200);
+  const Reply refused = complete({{"prompt", "abc"}});
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.body()["error"]["message"], "the server is stopping");
+  running.leave(); // nothing else runs
+  const test::Result result = finish();
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(idle.read_all(), "");
+}
+
 TEST_F(Serving, AsksForItsToken) {
   std::ofstream(folder / "token") << "0123456789abcdef0123\n";
   ::chmod((folder / "token").c_str(), 0600);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 #include <fmt/format.h>
 
@@ -35,6 +36,25 @@ Json or_null(std::string_view text) {
   return text.empty() ? Json() : Json(std::string(text));
 }
 
+/// "a b" of "a%20b".
+std::optional<std::string> decoded(std::string_view path) {
+  std::string text;
+  for (size_t i = 0; i < path.size(); ++i) {
+    if (path[i] != '%') {
+      text += path[i];
+      continue;
+    }
+    const std::string_view digits = path.substr(i + 1, 2);
+    const char* const end = digits.data() + digits.size();
+    unsigned byte = 0;
+    if (digits.size() != 2 || std::from_chars(digits.data(), end, byte, 16).ptr != end || byte == 0)
+      return std::nullopt;
+    text += static_cast<char>(byte);
+    i += 2;
+  }
+  return text;
+}
+
 } // namespace
 
 std::string_view Request::header(const std::string& name) const {
@@ -57,6 +77,26 @@ Response error_response(int status, std::string_view message, std::string_view p
   if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   if (status == 429 || status == 503) response.headers.emplace_back("Retry-After", "1");
   return response;
+}
+
+std::optional<Target> parse_target(std::string_view text) {
+  constexpr std::string_view kScheme = "http://";
+  Target target;
+  if (text == "*") return Target{.authority = {}, .path = "*"};
+  text = text.substr(0, text.find('?'));
+  if (lower_case(text.substr(0, kScheme.size())) == kScheme) {
+    text.remove_prefix(kScheme.size());
+    target.authority = text.substr(0, text.find('/'));
+    if (target.authority.empty() || target.authority.find('@') != std::string::npos)
+      return std::nullopt;
+    text.remove_prefix(target.authority.size());
+    if (text.empty()) text = "/";
+  }
+  if (!text.starts_with('/')) return std::nullopt;
+  std::optional<std::string> path = decoded(text);
+  if (!path) return std::nullopt;
+  target.path = std::move(*path);
+  return target;
 }
 
 std::string_view reason_of(int status) {
@@ -89,6 +129,8 @@ std::string_view reason_of(int status) {
     return "Request Header Fields Too Large";
   case 500:
     return "Internal Server Error";
+  case 501:
+    return "Not Implemented";
   case 503:
     return "Service Unavailable";
   default:

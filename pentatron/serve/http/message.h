@@ -13,7 +13,7 @@ namespace pentatron::serve::http {
 
 struct Request {
   std::string method;                         ///< "GET", "POST", ...
-  std::string path;                           ///< without the query
+  std::string path;                           ///< decoded, without the query
   std::map<std::string, std::string> headers; ///< by name in lower case; of several the last
   std::string body;
 
@@ -35,6 +35,15 @@ Response error_response(int status, std::string_view message, std::string_view p
 /// The same JSON object without a status, for errors within a stream.
 std::string error_body(int status, std::string_view message, std::string_view param,
                        std::string_view code);
+
+/// What a request line names: "/path?query", "http://authority/path?query" or "*" (RFC 9112,
+/// section 3.2).
+struct Target {
+  std::string authority; ///< empty if only a path is named
+  std::string path;      ///< decoded, without the query
+};
+/// nullopt if it has another form, or its path has an invalid escape or a NUL.
+std::optional<Target> parse_target(std::string_view text);
 
 /// "Not Found" of 404.
 std::string_view reason_of(int status);

@@ -20,6 +20,7 @@
 #include <boost/asio/strand.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -28,6 +29,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/text.h"
 
 namespace pentatron::serve::http {
 
@@ -64,8 +66,9 @@ struct Shared {
   Server::Calls calls;
   std::mutex mutex;
   std::condition_variable changed;
-  std::set<Connection*> all; ///< under the mutex
-  std::atomic<bool> stopping = false;
+  std::set<Connection*> all;          ///< under the mutex
+  std::atomic<bool> stopping = false; ///< connections are closed after their next answer
+  std::atomic<bool> closing = false;  ///< and those without a request at once
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -128,7 +131,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       if (c.streaming_) return;
       c.streaming_ = true;
       const Response response{.content_type = content_type, .body = {}};
-      if (!c.chunked_) c.keep_alive_ = false;
+      if (!c.chunked_ || c.shared_->stopping) c.keep_alive_ = false;
       c.note_answer(200);
       c.send(head_of(response, c.keep_alive_,
                      c.chunked_ ? "Transfer-Encoding: chunked" : "X-Accel-Buffering: no"));
@@ -137,14 +140,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void write(uint64_t number, std::string piece) {
     if (piece.empty()) return;
     on_strand(number, [piece = std::move(piece)](Connection& c) mutable {
-      if (!c.streaming_) return;
+      if (!c.streaming_ || c.without_content()) return;
       c.send(c.chunked_ ? fmt::format("{:x}\r\n{}\r\n", piece.size(), piece) : std::move(piece));
     });
   }
   void end(uint64_t number) {
     on_strand(number, [](Connection& c) {
       if (!c.streaming_) return;
-      if (c.chunked_) c.send("0\r\n\r\n");
+      if (c.chunked_ && !c.without_content()) c.send("0\r\n\r\n");
       c.finish_answer();
     });
   }
@@ -192,7 +195,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const bool interrupted = error == net::error::operation_aborted && buffer_.size() > 0;
     if (error && !(interrupted && state_ == State::kIdle)) return close();
     if (state_ == State::kIdle) {
-      read_request();
+      look_for_request();
     } else if (state_ == State::kAnswering) {
       watch();
     } else if (state_ == State::kLingering) {
@@ -201,16 +204,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void wait_for_request() {
-    if (shared_->stopping) return close();
+    if (shared_->closing) return close();
     state_ = State::kIdle;
-    if (buffer_.size() > 0) { // the client has sent more than one request
-      error_code ignored;
-      if (!watching_) return read_request();
-      socket_.cancel(ignored); // and saw() goes on
-      return;
-    }
     arm(timer_, shared_->options.idle_timeout_s, &Connection::close);
-    watch();
+    if (!watching_) return look_for_request();
+    error_code ignored;
+    if (buffer_.size() > 0) socket_.cancel(ignored); // there may be a request; saw() goes on
+  }
+
+  /// Ignores empty lines before a request (RFC 9112, section 2.2). No read may be under way,
+  /// because it would write to where the buffer was.
+  void look_for_request() {
+    const auto bytes = [this] {
+      return std::string_view(static_cast<const char*>(buffer_.cdata().data()), buffer_.size());
+    };
+    while (bytes().starts_with("\r\n")) buffer_.consume(2);
+    if (bytes().empty() || bytes() == "\r") return watch();
+    read_request();
   }
 
   void read_request() {
@@ -233,36 +243,59 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (state_ != State::kReading) return;
     error_code ignored;
     socket_.cancel(ignored);
+    note_method();
     answer_and_close(error_response(408, "the request did not arrive in time"));
   }
 
+  /// As soon as its line was read, since every answer to HEAD is without content.
+  void note_method() {
+    if (parser_) head_.method = std::string(parser_->get().method_string());
+  }
+
   void read_head(error_code error) {
+    note_method();
     if (error) return refuse_broken(error);
     const auto& message = parser_->get();
-    int64_t headers = 0;
     for (const auto& field : message) {
       std::string name(field.name_string());
       for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
       head_.headers[name] = std::string(field.value());
-      ++headers;
     }
-    head_.method = std::string(message.method_string());
-    head_.path = std::string(message.target());
-    head_.path.resize(std::min(head_.path.size(), head_.path.find('?')));
     keep_alive_ = message.keep_alive();
     chunked_ = message.version() >= 11;
-    if (headers > shared_->options.max_headers)
-      return answer_and_close(error_response(431, "the request has too many headers"));
-    if (message.count(bhttp::field::host) > 1 ||
-        (chunked_ && message.count(bhttp::field::host) == 0))
-      return answer_and_close(error_response(400, "the request must have one Host header"));
-    if (auto refusal = refuse(head_, shared_->options.guard)) return answer_and_close(*refusal);
+    if (auto refusal = refuse_head()) return answer_and_close(*refusal);
     const std::string_view expects = head_.header("expect");
     if (!expects.empty()) send("HTTP/1.1 100 Continue\r\n\r\n");
     bhttp::async_read(socket_, buffer_, *parser_,
                       [self = shared_from_this()](error_code failed, size_t) {
                         if (self->state_ == State::kReading) self->read_body(failed);
                       });
+  }
+
+  /// The answer to a request whose body is not read. Also finds the path.
+  std::optional<Response> refuse_head() {
+    const auto& message = parser_->get();
+    const Guard& guard = shared_->options.guard;
+    const auto target = parse_target({message.target().data(), message.target().size()});
+    if (target) head_.path = target->path;
+    if (std::distance(message.begin(), message.end()) > shared_->options.max_headers)
+      return error_response(431, "the request has too many headers");
+    if (message.count(bhttp::field::host) > 1 ||
+        (message.version() >= 11 && message.count(bhttp::field::host) == 0))
+      return error_response(400, "the request must have one Host header");
+    // Where a body ends must be certain: what follows is the next request (RFC 9112, section 6.3).
+    const size_t codings = message.count(bhttp::field::transfer_encoding);
+    if (codings > 0 && message.version() < 11)
+      return error_response(400, "an HTTP/1.0 request cannot have a Transfer-Encoding header");
+    if (codings > 1 ||
+        (codings == 1 && !beast::iequals(message[bhttp::field::transfer_encoding], "chunked")))
+      return error_response(501, "the only supported Transfer-Encoding is \"chunked\"");
+    if (!target)
+      return error_response(400, "the request's target is not a valid path or http:// URL");
+    if (auto refusal = refuse(head_, guard)) return refusal;
+    if (target->authority.empty()) return std::nullopt;
+    head_.headers["host"] = target->authority; // replaces the header (RFC 9112, section 3.2.2)
+    return refuse(head_, guard);
   }
 
   void refuse_broken(error_code error) {
@@ -283,10 +316,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void read_body(error_code error);
 
+  bool without_content() const { return head_.method == "HEAD"; }
+
   void send_response(const Response& response) {
     note_answer(response.status);
+    if (shared_->stopping) keep_alive_ = false;
     send(head_of(response, keep_alive_, fmt::format("Content-Length: {}", response.body.size())) +
-         response.body);
+         (without_content() ? "" : response.body));
   }
 
   void note_answer(int status) {
@@ -333,7 +369,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (state_ == State::kClosed) return;
     answered_ = false;
     if (gone_) gone_.reset();
-    if (keep_alive_ && !shared_->stopping) return wait_for_request();
+    if (keep_alive_) return wait_for_request();
     state_ = State::kLingering; // so that the client gets the answer before it sees a reset
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
@@ -418,7 +454,7 @@ void Connection::read_body(error_code error) {
   try {
     shared_->calls.handle(std::move(request), exchange);
   } catch (const std::exception& failure) {
-    log::error("a request to {} failed: {}", head_.path, failure.what());
+    log::error("a request to {} failed: {}", excerpt(head_.path), failure.what());
     exchange->respond(error_response(500, failure.what()));
   }
 }
@@ -451,18 +487,17 @@ class Server::Impl {
 
   uint16_t port() const { return acceptor_.local_endpoint().port(); }
 
-  void stop_accepting() {
+  void begin_stop() { shared_->stopping = true; }
+
+  void stop(double seconds) {
+    begin_stop();
+    shared_->closing = true;
     net::post(acceptor_.get_executor(), [this] {
       error_code ignored;
-      shared_->stopping = true;
       acceptor_.close(ignored);
       pause_.cancel();
       for_each([](Connection& connection) { connection.close_if_idle(); });
     });
-  }
-
-  void stop(double seconds) {
-    stop_accepting();
     {
       std::unique_lock lock(shared_->mutex);
       shared_->changed.wait_for(lock, milliseconds(seconds), [&] { return shared_->all.empty(); });
@@ -541,8 +576,8 @@ void Server::start() {
 uint16_t Server::port() const {
   return impl_->port();
 }
-void Server::stop_accepting() {
-  impl_->stop_accepting();
+void Server::begin_stop() {
+  impl_->begin_stop();
 }
 void Server::stop(double seconds) {
   impl_->stop(seconds);

@@ -33,7 +33,8 @@ struct ServerOptions {
 
 /// The answer to one request: respond(), or begin(), write() and end(). From any thread; what comes
 /// after the client has gone is dropped. If it is destroyed before the end, the client gets status
-/// 500, or the connection is closed within a stream.
+/// 500, or the connection is closed within a stream. The answer to a HEAD request is sent without
+/// its content.
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -63,9 +64,10 @@ class Server {
   /// Begins to accept connections.
   void start();
   uint16_t port() const;
-  /// Takes no new connections, and closes those without a request.
-  void stop_accepting();
-  /// Waits until the answers are sent, at most `seconds`, and closes everything.
+  /// From now on, closes each connection after its next answer.
+  void begin_stop();
+  /// Takes no new connections, closes those without a request, waits until the answers are sent, at
+  /// most `seconds`, and closes everything.
   void stop(double seconds);
 
  private:

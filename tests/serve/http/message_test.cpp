@@ -50,6 +50,22 @@ TEST(Refuse, RequestsWithoutTheToken) {
   EXPECT_EQ(status_of({}, guard), 401);
 }
 
+TEST(ParseTarget, DecodesPaths) {
+  const auto path_of = [](std::string_view text) {
+    const auto target = parse_target(text);
+    return target ? target->authority + "|" + target->path : "invalid";
+  };
+  EXPECT_EQ(path_of("/"), "|/");
+  EXPECT_EQ(path_of("*"), "|*");
+  EXPECT_EQ(path_of("/a%2Fb%2fc%25%C3%A4+?d%"), "|/a/b/c%\xc3\xa4+");
+  EXPECT_EQ(path_of("/%2520"), "|/%20") << "once";
+  EXPECT_EQ(path_of("http://[::1]:80/a"), "[::1]:80|/a");
+  EXPECT_EQ(path_of("Http://host?a/b"), "host|/");
+  for (const char* text : {"", "a", "/%", "/%1", "/%1g", "/%+1", "/%00", "http:/a", "http://",
+                           "http://?a", "http://a@b/", "https://a/", "a:80"})
+    EXPECT_EQ(path_of(text), "invalid") << text;
+}
+
 TEST(ConstantTime, ComparesAsEqualityDoes) {
   EXPECT_TRUE(equal_in_constant_time("", ""));
   EXPECT_TRUE(equal_in_constant_time("abc", "abc"));

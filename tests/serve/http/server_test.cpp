@@ -221,17 +221,142 @@ TEST_F(HttpServer, TellsClientsThatAreTooMany) {
               StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_F(HttpServer, StopsWhenTheAnswersAreSent) {
+TEST_F(HttpServer, AnswersWhileItStopsAndClosesWhenTheAnswersAreSent) {
   start({});
-  RawClient idle(server->port()), busy(server->port());
+  RawClient idle(server->port()), old(server->port()), busy(server->port());
+  const std::string request = fmt::format("GET /a HTTP/1.1\r\n{}\r\n", kHost);
+  old.send(request);
+  EXPECT_THAT(old.read_answer(), HasSubstr("Connection: keep-alive"));
   busy.send(fmt::format("GET /hold HTTP/1.1\r\n{}\r\n", kHost));
   std::shared_ptr<Exchange> exchange = take_held();
-  server->stop_accepting();
-  EXPECT_EQ(idle.read_all(), "");
-  exchange->respond({.body = "late"});
+  server->begin_stop();
+  EXPECT_THAT(once(request), AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("Connection: close"),
+                                   HasSubstr("GET/a|")));
+  old.send(request);
+  EXPECT_THAT(old.read_all(), AllOf(HasSubstr("Connection: close"), HasSubstr("GET/a|")));
+  exchange->begin("text/plain");
+  exchange->write("late");
+  exchange->end();
   exchange.reset();
-  server->stop(5);
-  EXPECT_THAT(busy.read_all(), HasSubstr("late"));
+  const auto began = std::chrono::steady_clock::now();
+  constexpr double kMost_s = 60;
+  server->stop(kMost_s);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30)) << "not for idle";
+  EXPECT_THAT(busy.read_all(), AllOf(HasSubstr("Connection: close"), HasSubstr("late")));
+  EXPECT_EQ(idle.read_all(), "");
+}
+
+int count_of(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+/// Otherwise the body is read as the next request.
+TEST_F(HttpServer, RefusesBodiesWhoseEndIsNotCertain) {
+  start({});
+  const std::string inner = fmt::format("GET /inner HTTP/1.1\r\n{}\r\n", kHost);
+  const std::string chunk = fmt::format("{:x}\r\n{}\r\n0\r\n\r\n", inner.size(), inner);
+  const auto refused = [&](const std::string& version, const std::string& headers, int status) {
+    for (const std::string& body : {inner, chunk}) {
+      const std::string all =
+          once(fmt::format("POST /echo HTTP/{}\r\n{}Connection: keep-alive\r\n{}\r\n{}", version,
+                           kHost, headers, body));
+      EXPECT_THAT(all, AllOf(StartsWith(fmt::format("HTTP/1.1 {} ", status)),
+                             HasSubstr("Connection: close\r\n")))
+          << headers;
+      EXPECT_EQ(count_of(all, "HTTP/1.1 "), 1) << headers;
+    }
+  };
+  for (const char* coding : {"gzip", "xchunked", "identity", "chunked, gzip", "chunked, chunked",
+                             "gzip, chunked", "chunked;q=1", "\"chunked\"", ""})
+    refused("1.1", fmt::format("Transfer-Encoding: {}\r\n", coding), 501);
+  refused("1.1", "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", 501);
+  refused("1.1", "Transfer-Encoding: gzip\r\nContent-Length: 3\r\n", 501);
+  refused("1.1", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", 400);
+  refused("1.1", "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n", 400);
+  refused("1.1", "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", 400);
+  refused("1.1", "Content-Length: 3\r\nContent-Length: 4\r\n", 400);
+  refused("1.0", "Transfer-Encoding: chunked\r\n", 400);
+  refused("1.0", "Transfer-Encoding: gzip\r\n", 400);
+  EXPECT_THAT(once(fmt::format("POST /echo HTTP/1.1\r\n{}Connection: close\r\nTransfer-Encoding: "
+                               "Chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+                               kHost)),
+              HasSubstr("|abc"));
+}
+
+TEST_F(HttpServer, AnswersHeadWithoutContent) {
+  start({.max_header_bytes = 2000, .guard = {.hosts = {"localhost"}}});
+  RawClient client(server->port());
+  for (int i = 0; i < 2; ++i) { // a body would be before the second answer
+    client.send(fmt::format("HEAD /a HTTP/1.1\r\n{}\r\n", kHost));
+    EXPECT_THAT(client.read_until("\r\n\r\n"),
+                AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("Content-Length: 7\r\n")));
+  }
+  client.send(fmt::format("HEAD /hold HTTP/1.1\r\n{}\r\n", kHost));
+  const std::shared_ptr<Exchange> exchange = take_held();
+  exchange->begin("text/plain");
+  exchange->write("abc");
+  exchange->end();
+  EXPECT_THAT(client.read_until("\r\n\r\n"), HasSubstr("Transfer-Encoding: chunked"));
+  client.send(fmt::format("GET /next HTTP/1.1\r\n{}\r\n", kHost));
+  EXPECT_THAT(client.read_answer(), AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("GET/next|")));
+  const auto nothing_follows = ::testing::EndsWith("\r\n\r\n");
+  EXPECT_THAT(once("HEAD /a HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 421 "), nothing_follows));
+  EXPECT_THAT(once("HEAD /a HTTP/1.1\r\nX: " + std::string(3000, 'x') + "\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 431 "), nothing_follows));
+  EXPECT_THAT(once(fmt::format("HEAD /drop HTTP/1.1\r\n{}\r\n", kHost)),
+              AllOf(StartsWith("HTTP/1.1 500 "), nothing_follows));
+}
+
+TEST_F(HttpServer, TakesTheFormsOfATarget) {
+  start({.guard = {.token = "0123456789abcdef",
+                   .hosts = {"localhost"},
+                   .open_paths = {"/a b/c", "/", "/x"}}});
+  const auto get = [&](const std::string& target, const std::string& host = "localhost") {
+    return once(
+        fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", target, host));
+  };
+  EXPECT_THAT(get("/a%20b%2Fc?d=%zz"), HasSubstr("GET/a b/c|"));
+  EXPECT_THAT(get("http://localhost:80/x?y"), HasSubstr("GET/x|"));
+  EXPECT_THAT(get("HTTP://LOCALHOST"), HasSubstr("GET/|"));
+  EXPECT_THAT(get("http://localhost/other"), StartsWith("HTTP/1.1 401 "));
+  EXPECT_THAT(get("http://evil.example/x"), StartsWith("HTTP/1.1 421 "));
+  EXPECT_THAT(get("http://localhost/x", "evil.example"), StartsWith("HTTP/1.1 421 "));
+  for (const char* target : {"/%", "/a%2", "/%zz", "/%-1", "/%00", "/a%00b", "x", "http://",
+                             "http:///x", "http://a@localhost/x", "ftp://localhost/x"})
+    EXPECT_THAT(get(target), StartsWith("HTTP/1.1 400 ")) << target;
+}
+
+TEST_F(HttpServer, IgnoresEmptyLinesBeforeARequest) {
+  start({});
+  RawClient client(server->port());
+  const std::string post =
+      fmt::format("POST /p HTTP/1.1\r\n{}Content-Length: 1\r\n\r\nb\r\n", kHost);
+  client.send("\r\n" + post + "\r\n" + post); // some clients end bodies with a line end
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(client.read_answer(), HasSubstr("POST/p|b"));
+  for (const char* piece : {"\r", "\n", "\r\n\r"}) {
+    client.send(piece);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  client.send(fmt::format("\nGET /hold HTTP/1.1\r\n{}\r\n\r\n", kHost));
+  const std::shared_ptr<Exchange> exchange = take_held();
+  exchange->respond({.body = "held"});
+  EXPECT_THAT(client.read_answer(), HasSubstr("held"));
+  client.send(fmt::format("GET /next HTTP/1.1\r\n{}\r\n", kHost));
+  EXPECT_THAT(client.read_answer(), HasSubstr("GET/next|"));
+  EXPECT_THAT(once("\n\n"), StartsWith("HTTP/1.1 400 "));
+}
+
+TEST_F(HttpServer, DoesNotWaitForARequestAfterEmptyLines) {
+  start({.idle_timeout_s = 0.2});
+  RawClient drips(server->port());
+  EXPECT_TRUE(within(5, [&] { return open == 1; }));
+  EXPECT_TRUE(within(5, [&] {
+    drips.send("\r\n");
+    return open == 0;
+  }));
 }
 
 } // namespace

@@ -1,4 +1,5 @@
-// Any headers are let through or refused with a status of their own.
+// Any headers are let through or refused with a status of their own; any target has a path or is
+// invalid.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     else
       head.headers[name] = value;
     at = std::min(end + 1, text.size());
+  }
+  if (const auto target = parse_target(head.path)) {
+    head.path = target->path;
+    if (!head.path.starts_with('/') && head.path != "*") __builtin_trap();
+    if (head.path.find('\0') != std::string::npos && text.find('\0') == std::string::npos)
+      __builtin_trap();
   }
   const Guard guard{.token = "0123456789abcdef", .hosts = {"localhost"}, .open_paths = {"/health"}};
   if (const auto refusal = refuse(head, guard)) {
