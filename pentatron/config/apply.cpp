@@ -238,6 +238,10 @@ void apply_override(const Schema& schema, void* object, std::string_view assignm
                       found.entry != nullptr ? path + "=VALUE" : "section.key=value");
     return;
   }
+  if (path.empty()) {
+    violations.add_at(where, path, "no key before =", "section.key=value");
+    return;
+  }
   if (found.entry == nullptr) {
     add_unknown(schema, object, path, where, violations);
     return;

@@ -83,12 +83,12 @@ class TreeBuilder : public YAML::EventHandler {
     violations_.add_at(location(where_, line(mark)), "", std::move(cause), std::move(suggestion));
   }
 
-  /// The text from a place on.
+  /// The text from a place on. Lines are yaml-cpp's, which end at '\n', and columns are bytes.
   std::string_view after(const YAML::Mark& mark) {
     for (; line_ < mark.line; ++line_) {
-      const size_t end = text_.find_first_of("\r\n", line_begin_);
+      const size_t end = text_.find('\n', line_begin_);
       if (end == std::string_view::npos) return {};
-      line_begin_ = end + (text_.substr(end, 2) == "\r\n" ? 2 : 1);
+      line_begin_ = end + 1;
     }
     const size_t begin = line_begin_ + static_cast<size_t>(mark.column);
     return line_ == mark.line && begin < text_.size() ? text_.substr(begin) : std::string_view();
