@@ -24,11 +24,25 @@ at::Tensor stacked(const at::Tensor& value, const nn::ShardSpec& spec) {
   return spec.stacked_dims == 0 ? value.unsqueeze(0) : value;
 }
 
+/// rows_of_matrices() without padding.
+std::vector<RowInterval> true_rows(const nn::ShardSpec& spec, const nn::Coordinates& where,
+                                   bool split_qkv) {
+  std::vector<RowInterval> all = rows_of_matrices(spec, where, split_qkv);
+  if (spec.shard_multiple == 0) return all;
+  const auto dim = static_cast<size_t>(spec.stacked_dims);
+  int64_t end = 0;
+  for (const nn::LocalBox& box : nn::local_boxes(spec, where))
+    end = std::max(end, box.local[dim] + box.size[dim]);
+  for (RowInterval& rows : all) rows.size = std::clamp<int64_t>(end - rows.begin, 0, rows.size);
+  std::erase_if(all, [](const RowInterval& rows) { return rows.size == 0; });
+  return all;
+}
+
 void update_own(const MatrixField& field, const MatrixOptions& options,
                 const MatrixUpdate& update) {
   const nn::ShardSpec& spec = field.param->spec();
   const at::Tensor all = stacked(field.value, spec);
-  for (const RowInterval& rows : rows_of_matrices(spec, field.param->where(), options.split_qkv)) {
+  for (const RowInterval& rows : true_rows(spec, field.param->where(), options.split_qkv)) {
     // Parts divide the rows of matrices.
     update(all.narrow(1, rows.begin, rows.size));
   }
@@ -100,7 +114,7 @@ std::vector<SplitMatrix> split_matrices(const MatrixField& field, const std::str
     boxes.push_back(moved_boxes(spec, whole, with_rank(field.param->where(), axis, r)));
   const at::Tensor value = stacked(field.value, spec);
   const int64_t columns = nn::local_shape(spec, whole).back();
-  std::vector<RowInterval> parts = rows_of_matrices(spec, whole, split_qkv);
+  std::vector<RowInterval> parts = true_rows(spec, whole, split_qkv);
   if (planted("muon_takes_fused_parts_together"))
     parts = {{parts.front().begin, parts.back().begin + parts.back().size}};
   std::vector<SplitMatrix> matrices;

@@ -105,21 +105,29 @@ MatrixGrid::MatrixGrid(const nn::Param& param, bool split_qkv) {
   else
     rows_ = {spec.shape[dim]};
   PT_DCHECK(rows_.size() == intervals_.size());
-  const std::string axis = split_axis(param);
-  if (axis.empty() || planted("adafactor_sums_of_one_tensor_rank")) return;
-  rows_split_ = spec.placements.at(axis).dim == spec.stacked_dims;
-  columns_split_ = !rows_split_;
-  if (!rows_split_) return;
-  at::Tensor held = at::zeros({shape_[1], 1}, at::kDouble), own = at::zeros_like(held);
+  std::string axis = split_axis(param);
+  if (planted("adafactor_sums_of_one_tensor_rank")) axis.clear();
+  rows_split_ = !axis.empty() && spec.placements.at(axis).dim == spec.stacked_dims;
+  columns_split_ = !axis.empty() && !rows_split_;
+  // A rank has padding whether or not others hold rows too.
+  if (rows_split_ || spec.shard_multiple > 0) counted_ = counted_rows(param, axis);
+}
+
+at::Tensor MatrixGrid::counted_rows(const nn::Param& param, const std::string& axis) const {
+  const nn::ShardSpec& spec = param.spec();
+  const auto dim = static_cast<size_t>(spec.stacked_dims);
+  at::Tensor held = at::zeros({shape_[1], 1}, at::kDouble);
   for (const nn::LocalBox& box : nn::local_boxes(spec, param.where()))
     held.narrow(0, box.local[dim], box.size[dim]).fill_(1);
+  if (!rows_split_) return held;
+  at::Tensor own = at::zeros_like(held);
   const int64_t columns = shape_[2];
   for (const nn::FlatRange& range : nn::counted_ranges(spec, {{axis, param.where().at(axis)}})) {
     const int64_t begin = std::min(range.begin / columns, shape_[1]);
     const int64_t end = std::min((range.begin + range.size) / columns, shape_[1]);
     own.narrow(0, begin, end - begin).fill_(1);
   }
-  counted_ = held.mul_(own);
+  return held.mul_(own);
 }
 
 at::Tensor MatrixGrid::view(const at::Tensor& flat) const {

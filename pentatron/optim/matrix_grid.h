@@ -66,6 +66,8 @@ class MatrixGrid {
 
  private:
   at::Tensor counted(const at::Tensor& x) const;
+  /// counted_, of a parameter whose rows are split over `axis`, or padded.
+  at::Tensor counted_rows(const nn::Param& param, const std::string& axis) const;
 
   std::vector<RowInterval> intervals_;
   std::vector<int64_t> rows_;

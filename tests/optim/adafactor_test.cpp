@@ -62,6 +62,41 @@ TEST(Adafactor, IsTheFormulasOfTorchAndTransformers) {
   }
 }
 
+/// Algorithm 4 of Shazeer & Stern 2018 (arXiv:1804.04235), with an eps that padding would add to.
+TEST(Adafactor, CountsNoPadding) {
+  OptimizerConfig config{.optimizer = OptimizerKind::kAdafactor};
+  config.adafactor_eps = 0.1;
+  nn::ParamList params;
+  params.add({.name = "table",
+              .shape = {5, 3},
+              .shard_multiple = 8,
+              .table = true,
+              .placements = {{"tp", nn::Placement::shard(0)}}},
+             nn::Init::normal(1), at::kDouble, {});
+  plan_rules(params, config);
+  nn::ResidentStore store(params, at::kCPU);
+  nn::Param& table = params.find("table");
+  ASSERT_EQ(table.shape(), (std::vector<int64_t>{8, 3}));
+  table.initialize(3);
+  Optimizer optimizer(config, store.shards());
+  at::Tensor weight = table.value().narrow(0, 0, 5).clone();
+  at::Tensor rows = at::zeros({5, 1}, at::kDouble), columns = at::zeros({1, 3}, at::kDouble);
+  const auto rms = [](const at::Tensor& x) { return x.square().mean().sqrt().item<double>(); };
+  for (int step = 1; step <= 4; ++step) {
+    const at::Tensor g = test::randn({5, 3}, static_cast<uint64_t>(step)).to(at::kDouble);
+    test::load_gradient(table, g);
+    optimizer.step(0.02, 0, 1);
+    const double kept = 1 - std::pow(step, -0.8);
+    const at::Tensor squares = g.square() + 0.1;
+    rows = kept * rows + (1 - kept) * squares.mean(1, /*keepdim=*/true);
+    columns = kept * columns + (1 - kept) * squares.mean(0, /*keepdim=*/true);
+    const at::Tensor update = g / (rows * columns / rows.mean()).sqrt();
+    weight = weight - 0.02 * std::max(1e-3, rms(weight)) * update / std::max(1.0, rms(update));
+    test::expect_close(table.value().narrow(0, 0, 5), weight, {.rtol = 1e-12, .atol = 1e-13});
+  }
+  EXPECT_EQ(table.value().narrow(0, 5, 3).abs().max().item<double>(), 0);
+}
+
 TEST(Adafactor, KeepsARowAndAColumnOfEachMatrix) {
   const nn::ShardSpec matrix{.name = {}, .shape = {40, 50}};
   const OptimizerConfig config{.optimizer = OptimizerKind::kAdafactor};
@@ -94,6 +129,7 @@ std::map<std::string, at::Tensor> trained(const OptimizerConfig& config, const c
 TEST(RulesOfMatrices, GiveTheSameWithMatricesSplitOverRanks) {
   OptimizerConfig adafactor{.optimizer = OptimizerKind::kAdafactor};
   adafactor.adafactor_beta1 = 0.9;
+  adafactor.adafactor_eps = 0.1; // padding that is counted would show
   OptimizerConfig adamuon{.optimizer = OptimizerKind::kAdaptiveMuon}, normuon = adamuon;
   normuon.adaptive_muon_moment2_method = Moment2Method::kNorMuon;
   OptimizerConfig narrow;

@@ -10,7 +10,8 @@
 
 namespace pentatron::test {
 
-/// Fused attention and MLP weights, experts, a table, a bias, a norm; of one rank of `tp`.
+/// Fused attention and MLP weights, experts, a padded table, a padded matrix, a bias, a norm; of
+/// one rank of `tp`.
 struct Fused {
   explicit Fused(nn::AxisPosition tp = {}, at::ScalarType dtype = at::kDouble) {
     const nn::Coordinates where = {{"tp", tp}};
@@ -46,6 +47,8 @@ struct Fused {
                 .shard_multiple = 4,
                 .table = true,
                 .placements = columns},
+               nn::Init::normal(1), dtype, where);
+    params.add({.name = "vocab_b", .shape = {14, 3}, .shard_multiple = 4, .placements = columns},
                nn::Init::normal(1), dtype, where);
     params.add({.name = "qkv_bias",
                 .shape = {16},
