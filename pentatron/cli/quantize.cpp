@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -64,6 +65,31 @@ template <class T>
 SafeTensor tensor_of(SafeDtype dtype, std::vector<int64_t> shape, const std::vector<T>& data) {
   return {dtype, std::move(shape), std::as_bytes(std::span(data))};
 }
+
+/// The root of a sum of squares, which may be out of the range of fp64 while the numbers are not.
+class Norm {
+ public:
+  void add(double x) {
+    if (x == 0) return;
+    const int exponent = std::ilogb(x);
+    if (exponent > exponent_) {
+      squares_ = std::ldexp(squares_, 2 * std::max(exponent_ - exponent, -kFar));
+      exponent_ = exponent;
+    }
+    const double scaled = std::ldexp(x, -exponent_);
+    squares_ += scaled * scaled;
+  }
+  /// Not finite if `other` is zero and this is not.
+  double over(const Norm& other) const {
+    if (squares_ == 0) return 0;
+    return std::ldexp(std::sqrt(squares_ / other.squares_), exponent_ - other.exponent_);
+  }
+
+ private:
+  static constexpr int kFar = 1000;
+  double squares_ = 0; // in units of 4^exponent_
+  int exponent_ = -2 * kFar;
+};
 
 int quantize_file(const QuantizeArguments& a) {
   if (!a.overwrite)
@@ -126,7 +152,7 @@ int quantize_file(const QuantizeArguments& a) {
   naming(
       "--out ", a.out, [&] { write_safetensors(a.out, out); }, "a file in another folder");
 
-  double error = 0, size = 0;
+  Norm error, size;
   int64_t without = 0; ///< elements that are not finite, before or after
   for (size_t i = 0; i < values.size(); ++i) {
     const double given = load_as_double(aligned.data(), dtype, static_cast<int64_t>(i));
@@ -135,14 +161,16 @@ int quantize_file(const QuantizeArguments& a) {
       ++without;
       continue;
     }
-    error += difference * difference;
-    size += given * given;
+    error.add(difference);
+    size.add(given);
   }
-  fmt::print("{{\"recipe\":\"{}\",\"shape\":[{},{}],\"bytes\":{},\"relative_error\":{:.6g}}}\n",
+  const bool none = without > 0 && without == rows * cols;
+  const double relative = none ? std::nan("") : error.over(size);
+  fmt::print("{{\"recipe\":\"{}\",\"shape\":[{},{}],\"bytes\":{},\"relative_error\":{}}}\n",
              how.name, rows, cols,
              codes.size() + static_cast<size_t>(scale_count) * (bytes ? 1 : 4) +
                  (how.two_levels() ? 4 : 0),
-             size > 0 ? std::sqrt(error / size) : 0.0);
+             std::isfinite(relative) ? fmt::format("{:.6g}", relative) : "null");
   if (without > 0)
     log::warning(
         "{} of {} are NaN or infinite, before or after quantization; relative_error does not "
