@@ -62,7 +62,9 @@ struct SchedulerConfig {
     return std::tuple{
         config::field("lr_decay_style", &C::lr_decay_style,
                       "shape of the learning rate schedule after warmup; WSD: constant until a "
-                      "final decay (warmup, stable, decay)"),
+                      "final decay (warmup, stable, decay); inverse-square-root: optimizer.lr * "
+                      "sqrt(warmup / step), counted in samples as in Megatron, so that without "
+                      "warmup the first rate is optimizer.lr / sqrt(train.global_batch_size)"),
         config::field("lr_decay_iters", &C::lr_decay_iters,
                       "iteration at which the learning rate reaches optimizer.min_lr; default: the "
                       "end of the run")

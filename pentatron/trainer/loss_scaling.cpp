@@ -1,5 +1,6 @@
 #include "pentatron/trainer/loss_scaling.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -47,7 +48,8 @@ void LossScaling::after_step(int64_t iteration, const StepResult& result, int64_
   log::shared_warning("iteration {}: gradients still overflow at the smallest loss scale, "
                       "mixed_precision.min_loss_scale={:g}\n  try: "
                       "mixed_precision.min_loss_scale={:g}",
-                      iteration, config_.min_loss_scale, config_.min_loss_scale / 65536);
+                      iteration, config_.min_loss_scale,
+                      std::max(config_.min_loss_scale / 65536, kLeastLossScale));
 }
 
 void LossScaling::save(checkpoint::TrainState& state) const {

@@ -1,5 +1,7 @@
 #include "pentatron/trainer/notices.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,8 +9,54 @@
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/idle_keys.h"
 #include "pentatron/trainer/precision.h"
+#include "pentatron/trainer/recompute.h"
 
 namespace pentatron::trainer {
+
+namespace {
+
+/// Layers, of a model whose products in low precision are all left out; 0: some are not.
+int64_t layers_left_out(const Config& config) {
+  if (!config.mixed_precision.low_precision()) return 0;
+  const std::vector<bool> quantised = quantised_segments(config);
+  int64_t layers = 0, at = 0;
+  for (const models::SegmentSpec& segment : models::model_spec(config.model).segments) {
+    if (quantised[static_cast<size_t>(at++)] && segment.recomputed) return 0;
+    layers += segment.recomputed;
+  }
+  return layers;
+}
+
+/// Of keys that count layers, and count more than there are.
+std::vector<std::string> notices_of_layers(const Config& config) {
+  std::vector<std::string> all;
+  const MixedPrecisionConfig& precision = config.mixed_precision;
+  if (const int64_t layers = layers_left_out(config); layers > 0) {
+    const std::string key = precision.fp4 != Fp4Format::kNone
+                                ? fmt::format("fp4={}", config::to_string(precision.fp4))
+                                : fmt::format("fp8={}", config::to_string(precision.fp8));
+    all.push_back(fmt::format(
+        "mixed_precision.{} has no effect: mixed_precision.first_last_layers_bf16=true computes {} "
+        "in {}\n  try: mixed_precision.first_last_layers_bf16=false",
+        key, layers == 1 ? "the only layer" : fmt::format("all {} layers", layers),
+        config::to_string(config.dtype)));
+  }
+  const auto more_than_a_stage = [&](const char* key, int64_t given) {
+    if (given <= 1) return;
+    if (const int64_t most = std::max<int64_t>(1, most_layers_of_a_stage(config)); given > most)
+      all.push_back(
+          fmt::format("{0}={1} has the same effect as {0}={2}: no pipeline stage has more "
+                      "layers\n  try: {0}={2}",
+                      key, given, most));
+  };
+  if (config.offload.activations)
+    more_than_a_stage("offload.num_layers", config.offload.num_layers);
+  if (config.train.recompute == Recompute::kFull)
+    more_than_a_stage("train.recompute_num_layers", config.train.recompute_num_layers);
+  return all;
+}
+
+} // namespace
 
 std::vector<std::string> notices(const Config& config, int world_size, bool has_validation) {
   std::vector<std::string> all = idle_keys(config, world_size);
@@ -63,6 +111,7 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
   if (cp == 1 && !config.parallel.hierarchical_context_parallel_sizes.empty())
     add("parallel.hierarchical_context_parallel_sizes has no effect: there is only one "
         "context-parallel rank\n  try: parallel.hierarchical_context_parallel_sizes=[]");
+  for (std::string& sentence : notices_of_layers(config)) add(std::move(sentence));
   const MixedPrecisionConfig& precision = config.mixed_precision;
   if (precision.fp8 == Fp8Format::kNone && precision.fp8_recipe != Fp8Recipe::kTensorwise)
     add(fmt::format("mixed_precision.fp8_recipe={} has no effect: no matrix product is computed in "

@@ -78,11 +78,11 @@ void MixedPrecisionConfig::validate(config::Violations& violations, std::string_
                                "precision of the same matrix products",
                                prefix, config::to_string(fp4), prefix, config::to_string(fp8)),
                    prefix + "fp8=none");
-  if (initial_loss_scale < min_loss_scale)
+  if (initial_loss_scale < min_loss_scale && min_loss_scale <= kMostLossScale)
     violations.add(prefix + "initial_loss_scale",
                    fmt::format("{}initial_loss_scale={:g} is less than {}min_loss_scale={:g}",
                                prefix, initial_loss_scale, prefix, min_loss_scale),
-                   fmt::format("{}initial_loss_scale={:g}", prefix, min_loss_scale));
+                   fmt::format("{}initial_loss_scale={}", prefix, min_loss_scale));
 }
 
 namespace {

@@ -66,6 +66,9 @@ constexpr auto enum_names(AmaxAlgorithm) {
                     config::name(AmaxAlgorithm::kMax, "max")};
 }
 
+/// Bounds of loss scales, so that fp32 holds them and their reciprocals.
+inline constexpr double kLeastLossScale = 1e-37, kMostLossScale = 1e37;
+
 struct MixedPrecisionConfig {
   PrecisionRecipe recipe = PrecisionRecipe::kNone;
   Fp8Format fp8 = Fp8Format::kNone;
@@ -131,11 +134,12 @@ struct MixedPrecisionConfig {
               "constant factor by which the loss is multiplied before the backward pass and "
               "gradients are divided before the update; default: a dynamic loss scale with "
               "dtype=fp16, otherwise none")
-            .positive(),
+            .range(kLeastLossScale, kMostLossScale),
         field("initial_loss_scale", &C::initial_loss_scale,
               "dynamic loss scale at the start of the run")
-            .positive(),
-        field("min_loss_scale", &C::min_loss_scale, "minimum of the dynamic loss scale").positive(),
+            .range(kLeastLossScale, kMostLossScale),
+        field("min_loss_scale", &C::min_loss_scale, "minimum of the dynamic loss scale")
+            .range(kLeastLossScale, kMostLossScale),
         field("loss_scale_window", &C::loss_scale_window,
               "number of consecutive iterations without overflow after which the dynamic loss "
               "scale is doubled")

@@ -16,6 +16,7 @@
 #include "pentatron/base/host_name.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/config/config.h"
+#include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {
@@ -75,6 +76,17 @@ nn::Recomputation recomputation(const TrainConfig& train) {
   return again;
 }
 
+int64_t most_layers_of_a_stage(const Config& config) {
+  const std::vector<models::SegmentSpec> segments = models::model_spec(config.model).segments;
+  int64_t most = 0;
+  for (const auto& stage :
+       parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config)).stages)
+    most = std::max<int64_t>(
+        most, std::count_if(segments.begin() + stage.begin, segments.begin() + stage.end,
+                            [](const auto& segment) { return segment.recomputed; }));
+  return most;
+}
+
 RecomputeChoice choose_recomputation(Config& config, int world_size, const LocalRanks& here,
                                      std::optional<int64_t> free_bytes) {
   if (config.train.recompute != Recompute::kAuto) return {};
@@ -107,7 +119,7 @@ RecomputeChoice choose_recomputation(Config& config, int world_size, const Local
     train.recompute_modules = TrainConfig{}.recompute_modules;
     train.recompute = Recompute::kFull;
     train.recompute_method = RecomputeMethod::kBlock;
-    const int64_t layers = std::max<int64_t>(1, config.model.num_layers);
+    const int64_t layers = std::max<int64_t>(1, most_layers_of_a_stage(config));
     for (int64_t low = 1, high = layers; low < high;) { // fewest layers that fit
       train.recompute_num_layers = low + (high - low) / 2;
       choices.push_back(weigh(train));

@@ -28,6 +28,9 @@ RecomputeChoice choose_recomputation(Config& config, int world_size, const Local
 /// With the choice that rank 0 makes for its machine, on all ranks. Collectives: of texts.
 Config with_recomputation(Config config, const comm::Group& world);
 
+/// Layers of the pipeline stage that has most: those that can be recomputed.
+int64_t most_layers_of_a_stage(const Config& config);
+
 /// Adds what is wrong with the keys of recomputation.
 void check_recomputation(const TrainConfig& train, const models::ModelConfig& model,
                          config::Violations& violations);

@@ -446,8 +446,9 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
       if (c.train.on_nan == OnNan::kStop || ++skipped_in_a_row > c.train.max_skipped_iterations) {
         if (s.saver) show_saves(s.saver->finish());
         failed.tell();
-        raise<Error>("iteration {}: {}\n  try: a lower optimizer.lr{}", iteration,
-                     nonfinite_text(result),
+        const bool scaled = has_loss && c.mixed_precision.loss_scale.value_or(1) > 1;
+        raise<Error>("iteration {}: {}\n  try: a lower {}{}", iteration, nonfinite_text(result),
+                     scaled ? "mixed_precision.loss_scale" : "optimizer.lr",
                      c.train.on_nan == OnNan::kStop ? ", or train.on_nan=skip" : "");
       }
       log::shared_warning("skipped iteration {}: {}", iteration, nonfinite_text(result));

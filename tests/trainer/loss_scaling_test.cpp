@@ -15,6 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::error_of;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -193,10 +194,30 @@ TEST_F(LossScaling, ACheckpointWithoutAStateBeginsAnew) {
 TEST_F(LossScaling, AConstantLeavesOverflowsToOnNan) {
   const std::string huge = "mixed_precision.loss_scale=1e12";
   EXPECT_THAT(error_of([&] { run("stop", {huge}); }),
-              HasSubstr("is not finite, first seen in the gradient of"));
+              AllOf(HasSubstr("is not finite, first seen in the gradient of"),
+                    HasSubstr("try: a lower mixed_precision.loss_scale, or train.on_nan=skip")));
   const test::Trace skipping = run("skip", {huge, "train.on_nan=skip"});
   for (const Json& step : skipping.steps) EXPECT_EQ(step.at("skipped").get<int>(), 1);
   EXPECT_EQ(run("fine", {"mixed_precision.loss_scale=1024"}).steps[0].at("skipped").get<int>(), 0);
+}
+
+TEST_F(LossScaling, ScalesAreNumbersOfFp32) {
+  for (const std::string key : {"loss_scale", "initial_loss_scale", "min_loss_scale"})
+    for (const std::string value : {"1e39", "3e38", "1e-46", "0"}) {
+      const std::string given = "mixed_precision." + key + "=";
+      EXPECT_THAT(error_of([&] {
+                    load_config(std::nullopt, {"dtype=fp16", given + value});
+                  }),
+                  AllOf(HasSubstr(given),
+                        HasSubstr("is not allowed: it must be >= 1e-37, <= 1e+37"),
+                        HasSubstr("try: " + given)))
+          << value;
+    }
+  EXPECT_THAT(
+      error_of([&] {
+        load_config(std::nullopt, {"dtype=fp16", "mixed_precision.min_loss_scale=4294967296.5"});
+      }),
+      HasSubstr("try: mixed_precision.initial_loss_scale=4294967296.5"));
 }
 
 TEST_F(LossScaling, ALossThatIsNotFiniteStopsTheRunAtTheSmallestScale) {

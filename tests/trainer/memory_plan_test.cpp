@@ -538,5 +538,46 @@ TEST(Notices, AreGivenForWhatChangesNothing) {
               IsEmpty());
 }
 
+TEST(Notices, AreGivenForMoreLayersThanThereAre) {
+  const auto of = [](std::vector<std::string> keys, int ranks = 1) {
+    keys.insert(keys.begin(), {"checkpoint.save=x", "model.num_layers=4"});
+    return notices(small_model(keys, ranks), ranks, true);
+  };
+  const std::string kept = "mixed_precision.first_last_layers_bf16=true",
+                    fp8 = "mixed_precision.fp8",
+                    at_start = "mixed_precision.num_layers_at_start_in_bf16=";
+  EXPECT_THAT(of({"mixed_precision.recipe=bf16_with_nvfp4_mixed", "model.num_layers=2"}),
+              ElementsAre(AllOf(HasSubstr("mixed_precision.fp4=e2m1 has no effect: " + kept +
+                                          " computes all 2 layers in bf16"),
+                                HasSubstr("try: mixed_precision.first_last_layers_bf16=false"))));
+  EXPECT_THAT(of({fp8 + "=hybrid", kept, at_start + "5"}),
+              ElementsAre(HasSubstr(fp8 + "=hybrid has no effect: ")));
+  EXPECT_THAT(of({fp8 + "=hybrid", kept, "model.num_layers=1"}),
+              ElementsAre(HasSubstr("computes the only layer in fp32")));
+  EXPECT_THAT(of({fp8 + "=hybrid", kept, at_start + "2"}), IsEmpty());
+  EXPECT_THAT(of({fp8 + "=hybrid", kept, "model.num_layers=2", "model.mtp_num_layers=1"}),
+              IsEmpty());
+
+  const std::string halves = "parallel.pipeline_model_parallel_size=2";
+  const std::vector<std::string> away = {"offload.activations=true", "offload.dir=."};
+  for (const auto& [more, key] :
+       {std::pair{away, std::string("offload.num_layers")},
+        {{"train.recompute=full", "train.recompute_method=block"}, "train.recompute_num_layers"},
+        {{"train.recompute=full"}, "train.recompute_num_layers"}}) {
+    const auto with = [&](int layers, int ranks) {
+      std::vector<std::string> keys = more;
+      keys.push_back(fmt::format("{}={}", key, layers));
+      if (ranks > 1) keys.push_back(halves);
+      return of(keys, ranks);
+    };
+    EXPECT_THAT(with(9, 1),
+                ElementsAre(AllOf(HasSubstr(key + "=9 has the same effect as " + key + "=4: "),
+                                  HasSubstr("try: " + key + "=4"))));
+    EXPECT_THAT(with(4, 1), IsEmpty());
+    EXPECT_THAT(with(4, 2), ElementsAre(HasSubstr("try: " + key + "=2")));
+    EXPECT_THAT(with(2, 2), IsEmpty());
+  }
+}
+
 } // namespace
 } // namespace pentatron::trainer

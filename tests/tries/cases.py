@@ -263,6 +263,9 @@ CASES = [
     ("a margin of scales at hand", MOCK + "mixed_precision.fp8=e4m3 mixed_precision.fp8_margin=1", {}),
     ("a recipe of FP8 without FP8", MOCK + "mixed_precision.fp8_recipe=mxfp8", {}),
     ("first layers out of no FP8", MOCK + "mixed_precision.first_last_layers_bf16=true", {}),
+    ("all layers out of FP4", MOCK + "mixed_precision.recipe=bf16_with_nvfp4_mixed", {}),
+    ("activations of more layers than there are", MOCK + "offload.activations=true offload.dir=away offload.num_layers=9", {}),
+    ("more layers to recompute than there are", MOCK + "train.recompute=full train.recompute_method=block train.recompute_num_layers=9", {}),
     ("a loss scale below its minimum", MOCK + "dtype=fp16 mixed_precision.initial_loss_scale=8 mixed_precision.min_loss_scale=16", {}),
     ("a dynamic loss scale of fp32", MOCK + "mixed_precision.hysteresis=3", {}),
     ("a minimum of a constant loss scale", MOCK + "dtype=fp16 mixed_precision.loss_scale=64 mixed_precision.min_loss_scale=2", {}),
@@ -315,6 +318,8 @@ CASES = [
     ("diverged", MOCK + "optimizer.lr=1e30 train.train_iters=20", {
         "a lower optimizer.lr": MOCK + "optimizer.lr=1e-3 train.train_iters=20",
         "train.on_nan=skip": MOCK + "optimizer.lr=1e30 train.train_iters=8 train.on_nan=skip"}),
+    ("a constant loss scale that overflows", MOCK + "dtype=fp16 mixed_precision.loss_scale=1e12", {
+        "a lower mixed_precision.loss_scale": MOCK + "dtype=fp16 mixed_precision.loss_scale=1024"}),
     # cli
     ("precision of a preset", MOCK + "model.preset=gpt2_124 --dry-run", {}),
     ("unknown value", MOCK + "dtype=float16", {}),
