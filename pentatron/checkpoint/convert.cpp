@@ -268,6 +268,20 @@ ConvertReport write_checkpoint(ModelSource& source, const fs::path& dir,
   return report;
 }
 
+/// config.json with sizes that it leaves to its family.
+Json with_sizes(const HfView& view) {
+  const models::ModelConfig& c = view.model.config;
+  Json json = view.config;
+  if (!json.contains("num_hidden_layers")) return json; // GPT-2
+  const auto add = [&](const char* key, int64_t value) {
+    if (!json.contains(key)) json[key] = value;
+  };
+  add("num_key_value_heads", c.query_groups());
+  add("max_position_embeddings", c.max_position_embeddings);
+  if (c.head_size() != c.hidden_size / c.num_attention_heads) add("head_dim", c.head_size());
+  return json;
+}
+
 ConvertReport write_as_gguf(ModelSource& source, const fs::path& target,
                             const ConvertOptions& options) {
   const HfView view = view_as_hf(source, std::nullopt);
@@ -299,7 +313,7 @@ ConvertReport write_as_gguf(ModelSource& source, const fs::path& target,
          }});
   }
   try {
-    write_gguf(target, view.config, sources, gguf);
+    write_gguf(target, with_sizes(view), sources, gguf);
   } catch (const ConfigError& error) {
     const bool is_hf = source.format() == ModelFormat::kHuggingFace; // that is what it has been
     if (is_hf || !parts_of(error.what()).remedy.empty()) throw;

@@ -74,7 +74,7 @@ TEST_F(HfImport, RefusesWhatItDoesNotSupportByName) {
                      HasSubstr("try: rope_scaling.long_factor=[1,1,1,1]")));
   EXPECT_THAT(error_with("phi3", {{"rope_parameters", {{"rope_type", "linear"}, {"factor", 2}}}}),
               HasSubstr("for phi3, a rope_type other than default and longrope"));
-  EXPECT_THAT(error_with("llama", {{"hidden_act", "tanh"}}), HasSubstr("activation tanh"));
+  EXPECT_THAT(error_with("llama", {{"hidden_act", "tanh"}}), HasSubstr("hidden_act=tanh"));
   EXPECT_THAT(error_with("gpt2", {{"add_cross_attention", true}}),
               HasSubstr("add_cross_attention"));
   EXPECT_THAT(error_with("mistral_sliding_window", {{"attention_bias", true}}),
@@ -108,7 +108,7 @@ TEST_F(HfImport, RefusesWhatChangesAnEncodersNumbers) {
               HasSubstr("the architecture T5EncoderModel"));
   EXPECT_THAT(error_with("t5", {{"pad_token_id", 3000}}), HasSubstr("decoder_pad_token=3000"));
   EXPECT_THAT(error_with("t5", {{"feed_forward_proj", "gated-tanh"}, {"dense_act_fn", nullptr}}),
-              HasSubstr("activation tanh"));
+              HasSubstr("dense_act_fn=tanh"));
   EXPECT_THAT(error_with("t5", {{"relative_attention_max_distance", 16}}),
               HasSubstr("relative_attention_max_distance=16"));
 }

@@ -116,7 +116,13 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
                                          "and model.safetensors"));
   }
   const std::filesystem::path file = folder / "config.json";
-  return parse_hf_config(read_json(file), file.string());
+  HfModel model = parse_hf_config(read_json(file), file.string());
+  const Family& family = *find_family(model.family);
+  if (const std::string why = family.obstacle != nullptr ? family.obstacle(model.config) : "";
+      !why.empty())
+    raise<ConfigError>("{}: {}, and transformers has no such model of type {}", file.string(), why,
+                       family.model_type);
+  return model;
 }
 
 } // namespace pentatron::checkpoint

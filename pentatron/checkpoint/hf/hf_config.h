@@ -20,7 +20,7 @@ struct HfModel {
 /// Throws DataError if it is not the config.json of a model that can be, ConfigError for a family
 /// or feature that is not supported. `where` names it in messages.
 HfModel parse_hf_config(const Json& json, const std::string& where);
-/// config.json of the folder.
+/// config.json of the folder. Throws ConfigError also for a model that transformers does not load.
 HfModel read_hf_config(const std::filesystem::path& folder);
 
 } // namespace pentatron::checkpoint

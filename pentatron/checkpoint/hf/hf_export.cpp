@@ -176,7 +176,8 @@ HfExport make_hf_config(const ModelConfig& config, const std::string& preferred)
                         [&](const Family* f) { return f->model_type == preferred; });
   Differences fewest;
   const Family* nearest = nullptr;
-  std::string refusal; // of the first that does not read what it wrote
+  std::string refusal;  // of the first that does not read what it wrote
+  std::string obstacle; // of the first that holds the model, but not in transformers
   for (const Family* const family : order) {
     Json json = config_of(config, *family);
     Differences lost;
@@ -186,13 +187,21 @@ HfExport make_hf_config(const ModelConfig& config, const std::string& preferred)
       if (refusal.empty()) refusal = parts_of(error.what()).sentence;
       continue;
     }
-    if (lost.empty()) return {std::string(family->model_type), std::move(json)};
+    if (lost.empty()) {
+      const std::string why = family->obstacle != nullptr ? family->obstacle(config) : "";
+      if (why.empty()) return {std::string(family->model_type), std::move(json)};
+      if (obstacle.empty())
+        obstacle = fmt::format("transformers has no {} in which {}", family->model_type, why);
+      continue;
+    }
     if (nearest == nullptr || lost.size() < fewest.size()) {
       fewest = std::move(lost);
       nearest = family;
     }
   }
   const std::string_view type = config::to_string(config.type);
+  if (!obstacle.empty())
+    raise<ConfigError>("no Hugging Face family supports this model of type {}: {}", type, obstacle);
   if (nearest == nullptr)
     raise<ConfigError>("no Hugging Face family supports this model of type {}: {}", type, refusal);
   std::vector<std::string> unsupported;

@@ -18,8 +18,9 @@ struct HfExport {
 
 /// The config.json of the first family that expresses everything which changes the model's numbers:
 /// `preferred` if it does, else in the order of families(). Dropout beyond what the family
-/// has, and how weights were initialised, are left out. Throws ConfigError that names the keys
-/// which no family can express; its `try:`, if it has one, is the settings of the closest family.
+/// has, and how weights were initialised, are left out; a family that transformers would not load
+/// is passed over. Throws ConfigError that names the keys which no family can express; its `try:`,
+/// if it has one, is the settings of the closest family.
 HfExport make_hf_config(const models::ModelConfig& config, const std::string& preferred = {});
 
 /// Adds keys that do not describe the architecture: token ids and the type of the weights.

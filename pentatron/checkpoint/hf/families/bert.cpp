@@ -67,7 +67,7 @@ ModelConfig read_encoder(const ConfigReader& in, std::string_view prefix) {
   c.num_tokentypes = in.get<int64_t>("type_vocab_size", 2);
   if (c.num_tokentypes < 1) in.refuse(fmt::format("type_vocab_size={}", c.num_tokentypes));
   c.layernorm_epsilon = in.get<double>("layer_norm_eps", 1e-12);
-  c.activation_func = read_activation(in, in.get<std::string>("hidden_act", "gelu"), false);
+  c.activation_func = read_activation(in, "hidden_act", "gelu", false);
   c.attention_dropout = in.get<double>("attention_probs_dropout_prob", 0.1);
   c.hidden_dropout = in.get<double>("hidden_dropout_prob", 0.1);
   c.classifier_dropout = in.find<double>("classifier_dropout");

@@ -40,10 +40,10 @@ class ConfigReader {
   std::string where_;
 };
 
-/// Hugging Face's name of an activation function; throws ConfigError for one that does not exist
-/// here.
-models::ActivationFunction read_activation(const ConfigReader& in, const std::string& name,
-                                           bool gated);
+/// The activation function that `key` names, or `otherwise` without it; throws ConfigError for one
+/// that does not exist here.
+models::ActivationFunction read_activation(const ConfigReader& in, const char* key,
+                                           const std::string& otherwise, bool gated);
 std::string activation_name(models::ActivationFunction f);
 
 } // namespace pentatron::checkpoint

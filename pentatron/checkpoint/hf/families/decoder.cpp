@@ -16,7 +16,11 @@ ModelConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults
   c.num_layers = in.get<int64_t>("num_hidden_layers");
   c.hidden_size = in.get<int64_t>("hidden_size");
   c.num_attention_heads = in.get<int64_t>("num_attention_heads");
-  c.num_query_groups = in.get<int64_t>("num_key_value_heads", c.num_attention_heads);
+  // null, unlike a file without the key, means as many as there are heads.
+  const bool given = in.json().contains("num_key_value_heads");
+  c.num_query_groups =
+      in.get<int64_t>("num_key_value_heads",
+                      given || !defaults.kv_heads ? c.num_attention_heads : *defaults.kv_heads);
   c.kv_channels = in.find<int64_t>("head_dim");
   if (!c.kv_channels) c.kv_channels = defaults.head_size;
   c.ffn_hidden_size = in.get<int64_t>("intermediate_size");
@@ -25,7 +29,7 @@ ModelConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults
   c.normalization = models::Normalization::kRmsNorm;
   c.layernorm_epsilon = in.get<double>("rms_norm_eps", defaults.norm_eps);
   const auto& [activation, name] = defaults.activation;
-  c.activation_func = read_activation(in, in.get<std::string>(activation, name), true);
+  c.activation_func = read_activation(in, activation, name, true);
   c.attention_dropout = in.get<double>("attention_dropout", 0.0);
   c.untie_embeddings_and_output_weights = !in.get<bool>("tie_word_embeddings", defaults.tied);
   const auto types = in.get<std::vector<std::string>>("layer_types", {});
@@ -50,6 +54,12 @@ Json write_decoder(const ModelConfig& c) {
           {"initializer_range", c.init_method_std},
           {"tie_word_embeddings", !c.untie_embeddings_and_output_weights},
           {"use_cache", true}};
+}
+
+std::string uneven_heads(const ModelConfig& c) {
+  if (c.hidden_size % c.num_attention_heads == 0) return {};
+  return fmt::format("hidden_size={} is not a multiple of num_attention_heads={}", c.hidden_size,
+                     c.num_attention_heads);
 }
 
 void read_rope(const ConfigReader& in, const RopeRule& rule, ModelConfig& c) {
@@ -99,7 +109,7 @@ void read_rope(const ConfigReader& in, const RopeRule& rule, ModelConfig& c) {
                                     static_cast<double>(s.original_max_position_embeddings));
     s.beta_fast = number("beta_fast", 32.0);
     s.beta_slow = number("beta_slow", 1.0);
-    s.truncate = json_get_or<bool>(rope, "truncate", true, where);
+    s.truncate = json_get_or<bool>(rope, "truncate", !rope.contains("truncate"), where);
     s.attention_factor = optional("attention_factor");
     s.mscale = optional("mscale");
     s.mscale_all_dim = optional("mscale_all_dim");

@@ -14,6 +14,7 @@ namespace pentatron::checkpoint {
 struct DecoderDefaults {
   double norm_eps = 1e-6;
   std::optional<int64_t> head_size = {};
+  std::optional<int64_t> kv_heads = {}; ///< none: as many as there are heads
   std::pair<const char*, const char*> activation = {"hidden_act", "silu"}; ///< key, value
   bool tied = false;
   int64_t max_positions = 2048;
@@ -21,6 +22,8 @@ struct DecoderDefaults {
 /// Sizes, norm, activation, attention dropout and tying; the keys are those of Llama.
 models::ModelConfig read_decoder(const ConfigReader& in, const DecoderDefaults& defaults = {});
 Json write_decoder(const models::ModelConfig& c);
+/// Family::obstacle of those whose heads have to divide the hidden size, whatever size they have.
+std::string uneven_heads(const models::ModelConfig& c);
 
 /// Rotary positions: transformers 5 has everything under rope_parameters; earlier files have
 /// separate keys rope_theta and rope_scaling. `partial`: the architecture rotates a share of each

@@ -61,7 +61,7 @@ void read_experts(const ConfigReader& in, ModelConfig& c) {
 }
 
 ModelConfig read_deepseek_v3(const ConfigReader& in) {
-  ModelConfig c = read_decoder(in, {.max_positions = 4096});
+  ModelConfig c = read_decoder(in, {.kv_heads = 128, .max_positions = 4096});
   if (c.query_groups() != c.num_attention_heads)
     in.refuse(fmt::format("num_key_value_heads={} with num_attention_heads={}", c.query_groups(),
                           c.num_attention_heads));

@@ -31,17 +31,20 @@ std::string family_list() {
   return text;
 }
 
-models::ActivationFunction read_activation(const ConfigReader& in, const std::string& name,
-                                           bool gated) {
+models::ActivationFunction read_activation(const ConfigReader& in, const char* key,
+                                           const std::string& otherwise, bool gated) {
   using A = models::ActivationFunction;
+  const auto name = in.get<std::string>(key, otherwise);
   if (name == "silu" || name == "swish") return gated ? A::kSwiGlu : A::kSilu;
-  if (name == "gelu") return gated ? A::kGeGlu : A::kGelu;
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh")
-    return gated ? A::kGeGluTanh : A::kGeluTanh;
+  if (name == "gelu" || name == "gelu_python") return gated ? A::kGeGlu : A::kGelu;
+  // gelu_fast has sqrt(2 / pi) to ten digits.
+  for (const char* tanh :
+       {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate", "gelu_fast"})
+    if (name == tanh) return gated ? A::kGeGluTanh : A::kGeluTanh;
   if (name == "relu") return gated ? A::kReGlu : A::kRelu;
   if (!gated && name == "relu2") return A::kSquaredRelu;
   if (name == "quick_gelu") return gated ? A::kQuickGeGlu : A::kQuickGelu;
-  in.refuse(fmt::format("activation {}{}", name, gated ? " in a gated MLP" : ""));
+  in.refuse(fmt::format("{}={}{}", key, name, gated ? " in a gated MLP" : ""));
 }
 
 std::string activation_name(models::ActivationFunction f) {

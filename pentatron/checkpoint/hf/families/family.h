@@ -72,6 +72,8 @@ struct Family {
   /// What a config.json without pad_token_id means, -1 for no padding; none: transformers gives the
   /// row of the padding gradients like any other.
   std::optional<int64_t> padding_token = {};
+  /// Why transformers loads no model of this kind; empty if it does. May be null.
+  std::string (*obstacle)(const models::ModelConfig& c) = nullptr;
   /// Settles what config.json does not say but the tensors do. May be null.
   void (*fit)(const TensorLookup& has, models::ModelConfig& c) = nullptr;
   /// Tensors of files that are not parameters of the model: tables, heads of another task. May be

@@ -1,19 +1,26 @@
 /// Gemma 2 (arXiv:2408.00118) and the text models of Gemma 3 (arXiv:2503.19786): norms at the input
 /// and the output of blocks, scaled embeddings, windows in most layers; Gemma 2 with capped scores
-/// and logits, Gemma 3 with norms of q and k and two kinds of rotary positions.
+/// and logits.
+#include "pentatron/checkpoint/hf/families/gemma.h"
+
 #include <cmath>
 
-#include "pentatron/base/log.h"
 #include "pentatron/checkpoint/hf/families/all.h"
-#include "pentatron/checkpoint/hf/families/decoder.h"
 
 namespace pentatron::checkpoint {
 
 namespace {
 
+Json number_or_null(const std::optional<double>& x) {
+  return x ? Json(*x) : Json();
+}
+
+} // namespace
+
 models::ModelConfig read_gemma(const ConfigReader& in, int64_t full_every, int64_t max_positions) {
   models::ModelConfig c =
       read_decoder(in, {.head_size = 256,
+                        .kv_heads = 4,
                         .activation = {"hidden_activation", "gelu_pytorch_tanh"},
                         .tied = true,
                         .max_positions = max_positions});
@@ -29,10 +36,6 @@ models::ModelConfig read_gemma(const ConfigReader& in, int64_t full_every, int64
   c.window_size = read_window(in, 4096);
   read_layer_types(in, full_every, c);
   return c;
-}
-
-Json number_or_null(const std::optional<double>& x) {
-  return x ? Json(*x) : Json();
 }
 
 Json write_gemma(const models::ModelConfig& c) {
@@ -60,6 +63,8 @@ void name_gemma(const models::ModelConfig& c, TensorNames& out) {
                out);
 }
 
+namespace {
+
 models::ModelConfig read_gemma2(const ConfigReader& in) {
   models::ModelConfig c = read_gemma(in, 2, 8192);
   c.attn_logit_softcapping = in.find<double>("attn_logit_softcapping");
@@ -76,79 +81,17 @@ Json write_gemma2(const models::ModelConfig& c) {
   return json;
 }
 
-/// transformers 5 has the positions by kind of layer; earlier files have rope_local_base_freq.
-models::ModelConfig read_gemma3(const ConfigReader& in) {
-  models::ModelConfig c = read_gemma(in, in.get<int64_t>("sliding_window_pattern", 6), 131072);
-  if (in.find<double>("attn_logit_softcapping"))
-    log::shared_warning(
-        "{}: attn_logit_softcapping has no effect, as in transformers for this model "
-        "type",
-        in.where());
-  c.qk_layernorm = true;
-  Json full = in.json();
-  Json windows = in.json();
-  windows["rope_theta"] = in.get<double>("rope_local_base_freq", 10000.0);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) windows.erase(key);
-  if (!full.contains("rope_theta")) full["rope_theta"] = 1e6;
-  if (const Json kinds = in.json().value("rope_parameters", Json()); kinds.is_object()) {
-    full["rope_parameters"] = kinds.value("full_attention", Json::object());
-    if (const Json scaling = in.json().value("rope_scaling", Json()); scaling.is_object()) {
-      full["rope_parameters"].update(scaling);
-      full.erase("rope_scaling");
-    }
-    Json sliding = kinds.value("sliding_attention", Json::object());
-    if (sliding.is_null()) sliding = Json::object();
-    if (!sliding.is_object()) in.refuse("rope_parameters.sliding_attention that is not an object");
-    windows["rope_parameters"] = std::move(sliding);
-  }
-  read_rope(ConfigReader(full, in.where()), {}, c);
-  models::ModelConfig local = c;
-  local.rope_scaling = {};
-  read_rope(ConfigReader(windows, in.where()), {}, local);
-  const bool shared = local.rotary_base == c.rotary_base && local.rope_scaling == c.rope_scaling;
-  if (c.window_size && !shared) {
-    c.rope_local_base_freq = local.rotary_base;
-    c.rope_local_scaling = local.rope_scaling;
-  }
-  return c;
-}
-
-Json write_gemma3(const models::ModelConfig& c) {
-  Json json = write_gemma(c);
-  write_rope(c, {}, json);
-  models::ModelConfig windows = c;
-  if (c.rope_local_base_freq) {
-    windows.rotary_base = *c.rope_local_base_freq;
-    windows.rope_scaling = c.rope_local_scaling;
-  }
-  Json local = Json::object();
-  write_rope(windows, {}, local);
-  json["rope_local_base_freq"] = windows.rotary_base;
-  json["rope_parameters"] = {{"full_attention", json["rope_parameters"]},
-                             {"sliding_attention", local["rope_parameters"]}};
-  return json;
-}
-
 } // namespace
 
 Family gemma2_family() {
   return {
       .model_type = "gemma2",
-      .architecture = [](const models::ModelConfig&) -> std::string { return "Gemma2ForCausalLM"; },
+      .architecture = [](const models::ModelConfig&) { return std::string("Gemma2ForCausalLM"); },
       .read = read_gemma2,
       .write = write_gemma2,
       .names = name_gemma,
-      .padding_token = 0};
-}
-
-Family gemma3_family() {
-  return {
-      .model_type = "gemma3_text",
-      .architecture = [](const models::ModelConfig&) -> std::string { return "Gemma3ForCausalLM"; },
-      .read = read_gemma3,
-      .write = write_gemma3,
-      .names = name_gemma,
-      .padding_token = 0};
+      .padding_token = 0,
+      .obstacle = uneven_heads};
 }
 
 } // namespace pentatron::checkpoint

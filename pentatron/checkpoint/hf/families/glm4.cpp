@@ -10,7 +10,8 @@ namespace {
 constexpr RopeRule kGlm4Rope = {.partial = true, .share = 0.5};
 
 models::ModelConfig read_glm4(const ConfigReader& in) {
-  models::ModelConfig c = read_decoder(in, {.norm_eps = 1.5625e-7, .max_positions = 131072});
+  models::ModelConfig c = read_decoder(
+      in, {.norm_eps = 1.5625e-7, .head_size = 128, .kv_heads = 2, .max_positions = 131072});
   c.add_qkv_bias = in.get<bool>("attention_bias", true);
   c.norm_placement = models::NormPlacement::kPreAndOutput;
   c.rotary_interleaved = true;

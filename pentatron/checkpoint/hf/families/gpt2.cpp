@@ -16,8 +16,7 @@ models::ModelConfig read_gpt2(const ConfigReader& in) {
   c.position_embedding_type = models::PositionEmbedding::kLearnedAbsolute;
   c.normalization = models::Normalization::kLayerNorm;
   c.layernorm_epsilon = in.get<double>("layer_norm_epsilon", 1e-5);
-  c.activation_func =
-      read_activation(in, in.get<std::string>("activation_function", "gelu_new"), false);
+  c.activation_func = read_activation(in, "activation_function", "gelu_new", false);
   c.add_qkv_bias = c.add_attention_proj_bias = c.add_mlp_bias = true;
   c.attention_dropout = in.get<double>("attn_pdrop", 0.1);
   c.hidden_dropout = in.get<double>("resid_pdrop", 0.1);

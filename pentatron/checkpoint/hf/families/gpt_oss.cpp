@@ -22,8 +22,7 @@ void set_default_rope(models::ModelConfig& c) {
 
 models::ModelConfig read_gpt_oss(const ConfigReader& in) {
   models::ModelConfig c =
-      read_decoder(in, {.norm_eps = 1e-5, .head_size = 64, .max_positions = 131072});
-  if (!in.json().contains("num_key_value_heads")) c.num_query_groups = 8;
+      read_decoder(in, {.norm_eps = 1e-5, .head_size = 64, .kv_heads = 8, .max_positions = 131072});
   if (in.json().contains("head_dim") && in.json()["head_dim"].is_null()) c.kv_channels.reset();
   read_rope(in, {.theta = kTheta}, c);
   const auto has = [&](const char* key) {

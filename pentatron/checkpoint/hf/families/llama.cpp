@@ -25,7 +25,8 @@ Family llama_family() {
             return json;
           },
       .names = name_llama,
-      .padding_token = -1};
+      .padding_token = -1,
+      .obstacle = uneven_heads};
 }
 
 } // namespace pentatron::checkpoint

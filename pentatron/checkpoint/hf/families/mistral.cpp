@@ -11,7 +11,7 @@ Family mistral_family() {
           },
           .read =
               [](const ConfigReader& in) {
-                models::ModelConfig c = read_decoder(in, {.max_positions = 131072});
+                models::ModelConfig c = read_decoder(in, {.kv_heads = 8, .max_positions = 131072});
                 if (in.get<bool>("attention_bias", false))
                   in.refuse("attention_bias=true for mistral");
                 read_rope(in, {}, c);

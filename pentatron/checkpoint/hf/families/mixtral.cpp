@@ -7,7 +7,8 @@ namespace pentatron::checkpoint {
 namespace {
 
 models::ModelConfig read_mixtral(const ConfigReader& in) {
-  models::ModelConfig c = read_decoder(in, {.norm_eps = 1e-5, .max_positions = 131072});
+  models::ModelConfig c =
+      read_decoder(in, {.norm_eps = 1e-5, .kv_heads = 8, .max_positions = 131072});
   if (in.get<double>("router_jitter_noise", 0) != 0) in.refuse("router_jitter_noise other than 0");
   read_rope(in, {.theta = 1e6}, c);
   c.window_size = read_window(in, 0).value_or(0) > 0 ? read_window(in, 0) : std::nullopt;

@@ -28,6 +28,13 @@ Json write_olmoe(const models::ModelConfig& c) {
   return json;
 }
 
+/// The norm of q has the hidden size in transformers.
+std::string other_width(const models::ModelConfig& c) {
+  if (c.num_attention_heads * c.head_size() == c.hidden_size) return {};
+  return fmt::format("num_attention_heads={} times the head size {} is not hidden_size={}",
+                     c.num_attention_heads, c.head_size(), c.hidden_size);
+}
+
 } // namespace
 
 Family olmoe_family() {
@@ -37,7 +44,8 @@ Family olmoe_family() {
       .read = read_olmoe,
       .write = write_olmoe,
       .names = name_llama,
-      .padding_token = 1};
+      .padding_token = 1,
+      .obstacle = other_width};
 }
 
 } // namespace pentatron::checkpoint

@@ -47,6 +47,18 @@ Json write_phi3(const models::ModelConfig& c) {
   return json;
 }
 
+/// transformers counts factors without head_dim.
+std::string other_factors(const models::ModelConfig& c) {
+  if (c.rope_scaling.type != models::RopeScalingType::kLongRope) return {};
+  const auto factors = std::ssize(c.rope_scaling.short_factor);
+  const auto head = static_cast<double>(c.hidden_size / c.num_attention_heads);
+  const int64_t expected = static_cast<int64_t>(head * c.rotary_percent) / 2;
+  if (factors == expected) return {};
+  return fmt::format("longrope has {} factors and not {}, half of hidden_size={} / "
+                     "num_attention_heads={} * partial_rotary_factor={}",
+                     factors, expected, c.hidden_size, c.num_attention_heads, c.rotary_percent);
+}
+
 void name_phi3(const models::ModelConfig& c, TensorNames& out) {
   name_decoder(c, {.fused_qkv = true, .fused_gate_up = true}, out);
 }
@@ -60,7 +72,8 @@ Family phi3_family() {
       .read = read_phi3,
       .write = write_phi3,
       .names = name_phi3,
-      .padding_token = 32000};
+      .padding_token = 32000,
+      .obstacle = other_factors};
 }
 
 } // namespace pentatron::checkpoint

@@ -7,8 +7,8 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-models::ModelConfig read_qwen(const ConfigReader& in,
-                              const DecoderDefaults& defaults = {.max_positions = 32768}) {
+models::ModelConfig read_qwen(const ConfigReader& in, const DecoderDefaults& defaults = {
+                                                          .kv_heads = 32, .max_positions = 32768}) {
   models::ModelConfig c = read_decoder(in, defaults);
   read_rope(in, {}, c);
   read_layer_windows(in, WindowRule::kFromMaxWindowLayers, c);
@@ -22,7 +22,7 @@ models::ModelConfig read_qwen2(const ConfigReader& in) {
 }
 
 models::ModelConfig read_qwen3(const ConfigReader& in) {
-  models::ModelConfig c = read_qwen(in, {.head_size = 128, .max_positions = 32768});
+  models::ModelConfig c = read_qwen(in, {.head_size = 128, .kv_heads = 32, .max_positions = 32768});
   c.add_qkv_bias = c.add_attention_proj_bias = in.get<bool>("attention_bias", false);
   c.qk_layernorm = true;
   return c;

@@ -8,7 +8,7 @@ namespace pentatron::checkpoint {
 namespace {
 
 models::ModelConfig read_qwen2_moe(const ConfigReader& in) {
-  models::ModelConfig c = read_decoder(in, {.max_positions = 32768});
+  models::ModelConfig c = read_decoder(in, {.kv_heads = 16, .max_positions = 32768});
   read_rope(in, {}, c);
   read_layer_windows(in, WindowRule::kEvenBelowMaxWindowLayers, c);
   read_softmax_experts(in, 60, 4, c);
@@ -39,7 +39,7 @@ Json write_qwen2_moe(const models::ModelConfig& c) {
 }
 
 models::ModelConfig read_qwen3_moe(const ConfigReader& in) {
-  models::ModelConfig c = read_decoder(in, {.max_positions = 32768});
+  models::ModelConfig c = read_decoder(in, {.kv_heads = 4, .max_positions = 32768});
   read_rope(in, {}, c);
   if (in.get<bool>("use_sliding_window", false)) c.window_size = read_window(in, 4096);
   read_softmax_experts(in, 128, 8, c);

@@ -14,8 +14,7 @@ models::ActivationFunction read_mlp(const ConfigReader& in) {
   const bool gated = mlp.starts_with("gated-");
   // "gated-gelu" is the approximation with tanh, by history.
   const std::string name = mlp == "gated-gelu" ? "gelu_new" : gated ? mlp.substr(6) : mlp;
-  return read_activation(in, in.get<std::string>("dense_act_fn", name),
-                         in.get<bool>("is_gated_act", gated));
+  return read_activation(in, "dense_act_fn", name, in.get<bool>("is_gated_act", gated));
 }
 
 /// Models of other tasks have other tensors. T5Model is one without the output layer.
