@@ -295,7 +295,7 @@ class BatchesDataset::Reader {
       add_stream(stream.name, check_shape(positions, *tensor, true), positions);
       shape.position_ids = ints(positions, *tensor);
       check_values(positions, shape.position_ids, stream.sequence_length,
-                   {.name = positions, .limit = positions_of(stream.name)});
+                   {.name = positions, .limit = positions_of(stream)});
       if (file_.find(mask) == nullptr && predicts_next(stream.name) &&
           has_jumps(shape.position_ids, stream.sequence_length))
         log::shared_warning(
@@ -320,12 +320,14 @@ class BatchesDataset::Reader {
     return false;
   }
 
-  /// Position ids of the stream are below.
-  int64_t positions_of(const std::string& stream) const {
-    int64_t limit = int64_t{1} << 31;
+  /// Position ids of the stream are below. In training, positions that are not rows of a table are
+  /// computed as far as its samples are long.
+  int64_t positions_of(const BatchStream& stream) const {
+    int64_t limit = 0;
     for (const BatchField& field : d_.fields_)
-      if (field.stream == stream && field.positions > 0) limit = std::min(limit, field.positions);
-    return limit;
+      if (field.stream == stream.name && field.positions > 0)
+        limit = limit > 0 ? std::min(limit, field.positions) : field.positions;
+    return limit > 0 ? limit : outer_ == 2 ? stream.sequence_length : int64_t{1} << 31;
   }
 
   std::vector<StreamRange> ranges_of(const std::string& name, const std::vector<int64_t>& mask,

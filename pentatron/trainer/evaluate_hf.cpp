@@ -255,20 +255,45 @@ void write_results(const std::filesystem::path& file, const char* content, bool 
   checkpoint::write_tensors(file, tensors, {{kContent, content}});
 }
 
+/// Of tables of rotary positions that a file may ask for.
+constexpr int64_t kMostPositions = int64_t{1} << 20;
+
+bool rotates(const models::ModelConfig& config) {
+  return config.position_embedding_type == models::PositionEmbedding::kRope;
+}
+
 /// What rotary scalings take for the longest sequence: as in transformers, what the positions of
-/// the file say, if it has some, whatever the number of tokens. They may lie behind the batch, as
-/// far as the model knows some.
+/// the file say, if it has some, whatever the number of tokens. Of a table that was learned they
+/// are rows, however long the batch is.
 int64_t longest_of(const data::Batch& batch, const models::ModelConfig& config) {
-  const int64_t most =
-      std::max(config.max_position_embeddings, config.longest_sequence().value_or(0));
-  const bool rotates = config.position_embedding_type == models::PositionEmbedding::kRope;
   int64_t longest = 1;
   for (const auto& [name, shape] : batch.streams) {
-    if (!rotates || !shape.positions_given) longest = std::max(longest, shape.sequence_length);
-    for (const int64_t position : shape.position_ids)
-      if (position < most) longest = std::max(longest, position + 1);
+    if (!shape.positions_given) longest = std::max(longest, shape.sequence_length);
+    if (!shape.positions_given || !rotates(config)) continue;
+    for (const int64_t position : shape.position_ids) longest = std::max(longest, position + 1);
   }
   return longest;
+}
+
+/// Rotary positions of the file may lie behind those of the model, as in transformers; not with
+/// dynamic scaling, which takes the model's for what it was trained with.
+models::ModelConfig with_positions_of(const data::Batch& batch, models::ModelConfig config,
+                                      const std::filesystem::path& file) {
+  const bool given = std::ranges::any_of(
+      batch.streams, [](const auto& stream) { return stream.second.positions_given; });
+  const auto own = config.longest_sequence();
+  if (!given || !own || !rotates(config)) return config;
+  constexpr auto kDynamic = models::RopeScalingType::kDynamic;
+  const bool dynamic =
+      config.rope_scaling.type == kDynamic || config.rope_local_scaling.type == kDynamic;
+  const int64_t longest = longest_of(batch, config),
+                most = dynamic ? *own : std::max(*own, kMostPositions);
+  if (longest > most)
+    raise<DataError>("{}: position_ids reach {}, but the model's positions are 0 to {}\n  try: "
+                     "position_ids from 0 to {}",
+                     file.string(), longest - 1, most - 1, most - 1);
+  if (!dynamic) config.max_position_embeddings += std::max<int64_t>(0, longest - *own);
+  return config;
 }
 
 /// Gradients have the names of Hugging Face's tensors.
@@ -299,10 +324,11 @@ std::optional<Evaluation> evaluate_hf(const HfEvaluation& options) {
   const at::Device device = choose_device(options.device);
   require_places(options);
   const auto source = checkpoint::open_model(options.model, options.purpose());
-  const models::ModelConfig config = source->config().without_mtp();
+  models::ModelConfig config = source->config().without_mtp();
   const models::ModelSpec spec = models::model_spec(config);
   require_outputs(options, spec, gives_loss(*source));
   const data::Batch read = batch_of(options, spec, config.vocab_size);
+  config = with_positions_of(read, config, options.batches);
   const bool with_grads = !options.grads_out.empty();
   if (with_grads) require_gradients(options, spec, read);
   const std::vector<std::string> missing = missing_labels(spec, read);

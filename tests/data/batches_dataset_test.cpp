@@ -169,6 +169,16 @@ TEST_F(Batches, RowsOfPaddingAloneNeedLabelsThatDoNotCount) {
   EXPECT_THAT(refusal(), HasSubstr("try: labels of -100 in that row"));
 }
 
+// Tables of rotary positions are as long as samples.
+TEST_F(Batches, PositionsOfTrainingLieInTheSamples) {
+  ints("input_ids", {1, 1, 4}, {1, 2, 3, 4});
+  ints("position_ids", {1, 1, 4}, {0, 1, 0, 3});
+  EXPECT_NO_THROW(BatchesDataset(write(), next_token_fields(10)));
+  ints("position_ids", {1, 1, 4}, {0, 1, 0, 4});
+  EXPECT_THAT(error_of<DataError>([&] { BatchesDataset(write(), next_token_fields(10)); }),
+              AllOf(HasSubstr("position_ids[0, 0, 3]=4 is outside 0 to 3"), HasSubstr("try: ")));
+}
+
 // transformers separates what lies between such places, but only without its cache.
 TEST_F(Batches, PositionsThatJumpWithoutAMaskAreWarnedOf) {
   ints("input_ids", {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});

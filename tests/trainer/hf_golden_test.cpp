@@ -227,7 +227,10 @@ TEST(HfPositions, OfABatchAreRowsOfTheTable) {
   };
   EXPECT_EQ(loss_with(2, 6), loss_with(-1, 6)); // RoBERTa counts from 2
   EXPECT_NE(loss_with(0, 6), loss_with(-1, 6));
-  EXPECT_THROW(loss_with(1000000, 6), DataError);
+  const Json config = read_json(folder / "config.json");
+  const auto rows = config.at("max_position_embeddings").get<int64_t>();
+  EXPECT_GT(loss_with(rows - 6, 6), 0); // the last rows, too
+  EXPECT_THROW(loss_with(rows - 5, 6), DataError);
   fs::remove_all(out);
 }
 
@@ -249,6 +252,11 @@ TEST(HfEvaluation, RotaryPositionsMayLieBehindTheBatch) {
         ->loss;
   };
   EXPECT_NEAR(loss_from(40), loss_from(0), 1e-12);
+  const auto known = read_json(folder / "config.json").at("max_position_embeddings").get<int64_t>();
+  EXPECT_NEAR(loss_from(known + 7), loss_from(0), 1e-12); // behind those of the model, too
+  EXPECT_THAT(test::error_of([&] { loss_from(int64_t{1} << 30); }),
+              AllOf(HasSubstr("batch.safetensors: position_ids reach "),
+                    HasSubstr("try: position_ids from 0 to 1048575")));
   fs::remove_all(out);
 }
 
@@ -276,6 +284,9 @@ TEST(HfEvaluation, RotaryScalingFollowsThePositionsNotTheNumberOfTokens) {
   // Behind max_position_embeddings = 24, as far as the factor allows.
   const at::Tensor behind = at::arange(20, 60, at::kLong).unsqueeze(0);
   EXPECT_NEAR(loss_of("llama_dynamic", behind), 4.853230871407, 1e-9);
+  EXPECT_THAT(
+      test::error_of([&] { loss_of("llama_dynamic", behind + 1); }),
+      AllOf(HasSubstr("position_ids reach 60"), HasSubstr("try: position_ids from 0 to 59")));
   fs::remove_all(out);
 }
 
