@@ -163,6 +163,31 @@ TEST_F(CorpusVerbs, StandardInputIsPreprocessedAndDecodedAgain) {
             "hellow\xC3\xB6"); // 9 of the 10 tokens; the end of a document is no text
 }
 
+/// Where the template prints a date, the remedy that the error names works.
+TEST_F(CorpusVerbs, InspectTakesSettingsOfExamples) {
+  fs::create_directory(folder / "dated");
+  fs::copy(fs::path(PENTATRON_TEST_DATA) / "tokenizers/gpt2.json", folder / "dated/tokenizer.json");
+  std::ofstream(folder / "dated/chat_template.jinja")
+      << "{{ strftime_now('%d %b %Y') }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% "
+         "endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+  std::ofstream(folder / "talk.jsonl")
+      << R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})";
+  const std::string samples =
+      "inspect samples --sft talk.jsonl --tokenizer dated --text --index 0 ";
+  const std::string error = run(samples + "2>&1", 1);
+  EXPECT_THAT(error, HasSubstr("none is given\n  try: dataset.chat_date=2025-01-31"));
+  EXPECT_EQ(parse_json(run(samples + error.substr(error.find("dataset.chat_date"), 28)),
+                       "output")["text"],
+            "31 Jan 2025<user>a<assistant>b");
+  EXPECT_THAT(run(samples + "dataset.chat_date=2025-02-31 2>&1", 2), HasSubstr("is not a date"));
+  EXPECT_THAT(run(samples + "dataset.pack=false 2>&1", 2),
+              HasSubstr("takes no setting dataset.pack=false"));
+  EXPECT_THAT(run("inspect samples --prefix a --index 0 dataset.text_key=b 2>&1", 2),
+              HasSubstr("is a setting for --sft"));
+  EXPECT_THAT(run("inspect samples --prefix a --index 0 1 2>&1", 2),
+              HasSubstr("takes no argument 1\n  try: several samples separated by commas"));
+}
+
 TEST_F(CorpusVerbs, InspectTakesTheOrderOfARunAndSaysWhichItIs) {
   const std::string samples = "inspect samples --prefix " +
                               (kCorpusData / "megatron/corpus_a").string() +

@@ -1,5 +1,9 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <array>
+#include <tuple>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,6 +14,7 @@
 #include "pentatron/base/naming.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/cli/files/terminal.h"
+#include "pentatron/config/config.h"
 #include "pentatron/data/config.h"
 #include "pentatron/data/gpt/blend.h"
 #include "pentatron/data/gpt/gpt_dataset.h"
@@ -22,13 +27,45 @@ namespace pentatron::cli {
 namespace {
 
 struct SampleArguments {
-  data::DatasetConfig dataset; ///< what a run would use: its order, split and seed
+  data::DatasetConfig dataset;       ///< what a run would use: its order, split and seed
+  std::vector<std::string> settings; ///< for `dataset`, with --sft
   std::string prefix, sft, order{config::to_string(dataset.order)}, part = "train", tokenizer;
   int64_t sequence_length = 1024;
   std::optional<int64_t> num_samples;
   std::vector<int64_t> indices;
   bool text = false;
 };
+
+/// What settings are for.
+struct SampleSettings {
+  data::DatasetConfig dataset;
+
+  static constexpr auto fields() {
+    return std::tuple{config::field("dataset", &SampleSettings::dataset, "the examples")};
+  }
+};
+
+/// The keys that change what an example is.
+constexpr std::array<const char*, 4> kExampleKeys = {
+    "dataset.chat_date", "dataset.text_key", "dataset.on_bad_input", "dataset.max_line_bytes"};
+
+data::DatasetConfig dataset_of_examples(const SampleArguments& a) {
+  SampleSettings settings{.dataset = a.dataset};
+  settings.dataset.type = data::DatasetType::kSft;
+  settings.dataset.path = a.sft;
+  config::Violations violations;
+  for (const std::string& text : a.settings) {
+    const std::string key = text.substr(0, text.find('='));
+    if (std::ranges::find(kExampleKeys, key) == kExampleKeys.end())
+      raise<ConfigError>("inspect samples --sft takes no setting {}\n  try: key=value with one of "
+                         "{}",
+                         text, fmt::join(kExampleKeys, ", "));
+    config::apply_override(settings, text, violations);
+  }
+  config::validate(settings, violations);
+  violations.throw_if_any();
+  return settings.dataset;
+}
 
 data::Part part_of(const std::string& name) {
   if (name == "train") return data::Part::kTrain;
@@ -94,13 +131,14 @@ std::string colored(const data::Tokenizer& tokenizer, const std::vector<int64_t>
 /// Examples in the order of the file, as dataset.type=sft reads them.
 int print_examples(const SampleArguments& a) {
   if (a.tokenizer.empty()) throw ConfigError("--sft needs a tokenizer\n  try: --tokenizer PATH");
+  const data::DatasetConfig dataset = dataset_of_examples(a);
   const auto tokenizer = data::open_decoder(a.tokenizer);
   const data::TaughtTexts texts(
-      {a.sft}, a.dataset, *tokenizer,
+      {a.sft}, dataset, *tokenizer,
       {.option = "--sft",
        .render = a.tokenizer == data::kBytesTokenizer
                      ? data::RenderChat()
-                     : data::open_chat_template(a.tokenizer, a.dataset.chat_date),
+                     : data::open_chat_template(a.tokenizer, dataset.chat_date),
        .vocab_size = tokenizer->vocab_size(),
        .sequence_length = a.sequence_length});
   for (const int64_t index : a.indices) {
@@ -131,7 +169,18 @@ int print_examples(const SampleArguments& a) {
 }
 
 int print_samples(const SampleArguments& a) {
+  for (const std::string& text : a.settings)
+    if (text.find('=') == std::string::npos)
+      raise<ConfigError>(
+          "inspect samples takes no argument {}\n  try: several samples separated by "
+          "commas, such as --index 0,1",
+          text);
   if (!a.sft.empty()) return print_examples(a);
+  if (!a.settings.empty())
+    raise<ConfigError>(
+        "{} is a setting for --sft, which is not given\n  try: options such as --seed "
+        "or --split",
+        a.settings.front());
   if (a.prefix.empty())
     throw ConfigError("inspect samples needs one of --prefix and --sft, but none is given\n  try: "
                       "--prefix PREFIX");
@@ -232,11 +281,15 @@ void add_samples(CLI::App& verb, Action& chosen) {
       ->add_option("--index", a->indices,
                    "numbers of the samples to print, counted from 0, separated by commas")
       ->delimiter(',')
+      ->allow_extra_args(false) // settings may follow
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 62))
       ->required();
   samples->add_flag("--text", a->text, "also print the text, decoded with --tokenizer");
   samples->add_option("--tokenizer", a->tokenizer,
                       "with --text and --sft: the tokenizer, a file or folder, or bytes");
+  samples->add_option(
+      "config", a->settings,
+      fmt::format("with --sft: key=value settings, of {}", fmt::join(kExampleKeys, ", ")));
   samples->footer("example:\n"
                   "  pentatron inspect samples --prefix data/corpus_text_document "
                   "--sequence-length 64 --index 0,1,2 --text --tokenizer bytes");
