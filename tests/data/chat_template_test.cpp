@@ -54,6 +54,14 @@ TEST(ChatTemplate, RefusesWhatHasNoBounds) {
            {"{{ '%.1000000000d' % 1 }}", "not supported"},
            {"{{ '%10000s' % 1 }}", "not supported"},
            {"{{ '%x' % -1 }}", "negative"},
+           {"{{ 10 ** 20 }}", "an integer that is too large"},
+           {"{{ 9223372036854775808 }}", "the number 9223372036854775808 is too large"},
+           {"{{ 0xfffffffffffffffff }}", "the number 0xfffffffffffffffff is too large"},
+           {"{{ 012 }}", "unexpected content"},
+           {"{{ [1] * 1000000000000 }}", "too long"},
+           {"{{ [range(1000)] * 10000 }}", "too long"},
+           {"{{ 0.0 ** -1 }}", "divides by zero"},
+           {"{% raw %}{{ x }}", "raw has no end"},
            {"{{ 'a'.ljust(100000, 'xy') }}", "one character"},
            {"{% set n = namespace(f=0) %}{% for i in range(99999) %}{% set n.f = [n.f].index %}"
             "{% endfor %}",
@@ -70,6 +78,25 @@ TEST(ChatTemplate, RefusesWhatHasNoBounds) {
     EXPECT_THAT(message_of([&] { text_of_template(source, OrderedJson::object()); }),
                 HasSubstr(why))
         << source.substr(0, 80);
+}
+
+/// As _alias_reasoning_fields of transformers 5.23.
+TEST(ChatTemplate, ThoughtsHaveTheNamesThatTemplatesRead) {
+  const auto text = [](const OrderedJson& message) {
+    return text_of_template("{{ messages[0] | tojson }}",
+                            {{"messages", OrderedJson::array({message})}});
+  };
+  EXPECT_EQ(text({{"role", "a"}, {"thinking", "t"}}),
+            R"({"role": "a", "thinking": "t", "reasoning_content": "t"})");
+  EXPECT_EQ(text({{"role", "a"}, {"reasoning", "r"}}),
+            R"({"thinking": "r", "role": "a", "reasoning": "r", "reasoning_content": "r"})");
+  EXPECT_EQ(text({{"reasoning_content", ""}, {"reasoning", "r"}}),
+            R"({"thinking": "", "reasoning_content": "", "reasoning": "r"})");
+  EXPECT_EQ(text({{"reasoning_content", nullptr}, {"thinking", "t"}, {"reasoning", "r"}}),
+            R"({"thinking": "t", "reasoning": "r", "reasoning_content": "t"})");
+  EXPECT_EQ(text({{"thinking", "t"}, {"reasoning_content", "c"}}),
+            R"({"thinking": "t", "reasoning_content": "c"})");
+  EXPECT_EQ(text({{"role", "a"}, {"thinking", nullptr}}), R"({"role": "a"})");
 }
 
 constexpr const char* kDated = "{% if strftime_now is defined %}{% set day = strftime_now('%d %b "

@@ -90,6 +90,86 @@ TEST(ChatText, AnswersMayEndWithTheTextBeforeTheLastMessage) {
   EXPECT_EQ(chat.answers[0].end, chat.text.size());
 }
 
+/// The answers of a conversation with a tool call, as texts.
+std::vector<std::string> answers_with_call(const char* source, const char* call) {
+  const OrderedJson messages = OrderedJson::parse(fmt::format(
+      R"([{{"role":"user","content":"a"}},{{"role":"assistant","content":"","tool_calls":[{}]}},)"
+      R"({{"role":"tool","content":"c"}},{{"role":"assistant","content":"d"}}])",
+      call));
+  const RenderChat render =
+      render_by(std::make_shared<const tokenizer::ChatTemplate>(source), OrderedJson::object());
+  const ChatText chat = render(messages, {}, ChatEnd::kNothing);
+  std::vector<std::string> answers;
+  for (const TextSpan& span : chat.answers)
+    answers.push_back(chat.text.substr(span.begin, span.end - span.begin));
+  return answers;
+}
+
+constexpr const char* kCallB =
+    R"({"id":"7","function":{"name":"f","arguments":{"x":{"y":["b"]}}}})";
+
+/// A call that has an id unless it is in the last message (Apriel 1.5).
+TEST(ChatText, ACallIsAnAnswerThoughTheLastMessageWritesItDifferently) {
+  EXPECT_THAT(
+      answers_with_call(
+          "{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>\n{{ m.content }}{% "
+          "for c in m.tool_calls or [] %}<calls>[{{ c.function | tojson }}{% if not "
+          "messages[-1].tool_calls %}, id {{ c.id }}{% endif %}]</calls>{% endfor "
+          "%}<|end|>\n</s>{% else %}<|{{ m.role }}|>\n{{ m.content }}\n<|end|>\n{% endif %}{% "
+          "if loop.last and add_generation_prompt and m.role != 'assistant' %}<|assistant|>\n{% "
+          "endif %}{% endfor %}",
+          kCallB),
+      ElementsAre("<calls>[{\"name\": \"f\", \"arguments\": {\"x\": {\"y\": [\"b\"]}}}, id "
+                  "7]</calls><|end|>\n</s>",
+                  "d<|end|>\n</s>"));
+}
+
+/// The same where the last message has no end and answers begin with more than is there later
+/// (Apriel 1.6).
+TEST(ChatText, TheEndThatOnlyEarlierAnswersHaveIsLearned) {
+  EXPECT_THAT(
+      answers_with_call(
+          "{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>{{ m.content }}{% for "
+          "c in m.tool_calls or [] %}<calls>[{{ c.function | tojson }}{% if not "
+          "messages[-1].tool_calls %}, id {{ c.id }}{% endif %}]</calls>{% endfor %}{% if not "
+          "loop.last %}<|end|>\n{% endif %}{% else %}<|{{ m.role }}|>\n{{ m.content }}{% endif "
+          "%}{% if loop.last and add_generation_prompt and m.role != 'assistant' "
+          "%}<|assistant|>Steps:\n{% endif %}{% endfor %}",
+          kCallB),
+      ElementsAre("<calls>[{\"name\": \"f\", \"arguments\": {\"x\": {\"y\": [\"b\"]}}}, id "
+                  "7]</calls><|end|>\n",
+                  "d"));
+}
+
+/// What the template writes behind a call depends on the number of messages.
+TEST(ChatText, APartOfACallIsNeverLearnedAlone) {
+  EXPECT_THAT(error_of<DataError>([] {
+                answers_with_call(
+                    "{% for m in messages %}<{{ m.role }}>{% for c in m.tool_calls or [] "
+                    "%}<calls>[{{ messages | length }}, {{ c.function | tojson }}]{% endfor %}{{ "
+                    "m.content }}, {{ messages | length }}.{% endfor %}{% if "
+                    "add_generation_prompt %}<assistant>{% endif %}",
+                    kCallB);
+              }),
+              HasSubstr("the answer in message 2 cannot be located"));
+}
+
+TEST(ChatText, ThoughtsOfAnyNameAreLearned) {
+  const RenderChat render = render_by(
+      std::make_shared<const tokenizer::ChatTemplate>(
+          "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}<think>{{ "
+          "m.reasoning_content }}</think>{% endif %}{{ m.content }}<end>{% endfor %}{% if "
+          "add_generation_prompt %}<assistant>{% endif %}"),
+      OrderedJson::object());
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const OrderedJson messages = {{{"role", "user"}, {"content", "q"}},
+                                  {{"role", "assistant"}, {"content", "yes"}, {name, "because"}}};
+    const ChatText chat = render(messages, {}, ChatEnd::kNothing);
+    ASSERT_EQ(chat.answers.size(), 1u);
+    EXPECT_EQ(chat.text.substr(chat.answers[0].begin), "<think>because</think>yes<end>") << name;
+  }
+}
+
 TEST(ChatText, AnswersThatCannotBeLocatedAreErrors) {
   const OrderedJson messages =
       OrderedJson::parse(R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"

@@ -24,20 +24,62 @@ size_t common_begin(std::string_view a, std::string_view b) {
   return last == std::string_view::npos ? 0 : last + 1;
 }
 
+/// Bytes of the marker that a text begins with, such as <|end|>, </s> or [/INST]; 0: it begins with
+/// something else.
+size_t marker_bytes(std::string_view text) {
+  if (text.starts_with('<')) {
+    const size_t end = text.find_first_of("<> \t\r\n", 1);
+    return end != std::string_view::npos && end > 1 && text[end] == '>' ? end + 1 : 0;
+  }
+  if (!text.starts_with('[')) return 0;
+  const size_t begin = text.substr(1).starts_with('/') ? 2 : 1;
+  const size_t end =
+      text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_", begin);
+  return end != std::string_view::npos && end > begin && text[end] == ']' ? end + 1 : 0;
+}
+
+constexpr const char* kBlanks = " \t\r\n";
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(kBlanks) == std::string_view::npos;
+}
+
+/// Whether there are markers in a text and nothing else but white space.
+bool has_only_markers(std::string_view text) {
+  if (is_blank(text)) return false;
+  for (;;) {
+    text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+    if (text.empty()) return true;
+    const size_t bytes = marker_bytes(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+}
+
 /// `text` with the mark behind its last character that is not white space.
 std::string marked_text(const std::string& text) {
-  const size_t last = text.find_last_not_of(" \t\r\n");
+  const size_t last = text.find_last_not_of(kBlanks);
   std::string marked = text;
   return marked.insert(last == std::string::npos ? 0 : last + 1, kMark);
 }
 
+using At = OrderedJson::json_pointer;
+
+/// The texts in a value, most nested in lists and objects.
+void add_texts(const OrderedJson& value, const At& at, std::vector<At>& texts) {
+  if (value.is_string()) texts.push_back(at);
+  if (value.is_object())
+    for (const auto& [name, member] : value.items()) add_texts(member, at / name, texts);
+  if (value.is_array())
+    for (size_t i = 0; i < value.size(); ++i) add_texts(value[i], at / i, texts);
+}
+
 /// Places in a message that a template may write last, most likely first.
-std::vector<OrderedJson::json_pointer> texts_of(const OrderedJson& message) {
-  std::vector<OrderedJson::json_pointer> texts;
-  const auto add = [&](const OrderedJson::json_pointer& at) {
+std::vector<At> texts_of(const OrderedJson& message) {
+  std::vector<At> texts;
+  const auto add = [&](const At& at) {
     if (message.contains(at) && message[at].is_string()) texts.push_back(at);
   };
-  using At = OrderedJson::json_pointer;
   add(At("/content"));
   if (message.contains("content") && message["content"].is_array())
     for (size_t i = message["content"].size(); i-- > 0;) add(At("/content") / i / "text");
@@ -46,11 +88,9 @@ std::vector<OrderedJson::json_pointer> texts_of(const OrderedJson& message) {
       add(At("/tool_calls") / i / "function" / "name");
       add(At("/tool_calls") / i / "name");
       const At arguments = At("/tool_calls") / i / "function" / "arguments";
-      if (message.contains(arguments) && message[arguments].is_object())
-        for (const auto& [name, value] : message[arguments].items()) add(arguments / name);
+      if (message.contains(arguments)) add_texts(message[arguments], arguments, texts);
     }
-  add(At("/reasoning_content"));
-  add(At("/thinking"));
+  for (const char* thoughts : {"/reasoning_content", "/thinking", "/reasoning"}) add(At(thoughts));
   return texts;
 }
 
@@ -106,15 +146,27 @@ class Locator {
       const auto begin =
           prompt.empty() ? behind_last(before, from) : begin_of(prompt, from, *content_end);
       if (!begin) return std::nullopt;
-      if (i + 1 == messages_.size()) return TextSpan{*begin, whole_.size()};
-      const auto end = end_of(before, i, at, prompt, *content_end);
-      if (!end) return std::nullopt;
+      auto end = std::optional(whole_.size());
+      if (i + 1 < messages_.size()) {
+        end = end_of(before, i, at, prompt, *content_end);
+        if (!end) end = end_without_calls(before, i, prompt);
+      }
+      if (!end || !has_all(i, {*begin, *end})) return std::nullopt;
       return TextSpan{*begin, *end};
     }
     return std::nullopt;
   }
 
-  OrderedJson with_mark(size_t i, const OrderedJson::json_pointer& at) const {
+  /// Whether no text of the message stands elsewhere.
+  bool has_all(size_t i, TextSpan span) const {
+    return std::ranges::all_of(texts_of(messages_[i]), [&](const At& at) {
+      if (is_blank(messages_[i][at].get_ref<const std::string&>())) return true;
+      const auto place = place_in_whole(i, at);
+      return !place || (*place > span.begin && *place <= span.end);
+    });
+  }
+
+  OrderedJson with_mark(size_t i, const At& at) const {
     OrderedJson message = messages_[i];
     message[at] = marked_text(message[at].get<std::string>());
     return message;
@@ -122,7 +174,7 @@ class Locator {
 
   /// The byte of the whole text where the mark in a message would stand, if it stands in one place
   /// and changes nothing else.
-  std::optional<size_t> place_in_whole(size_t i, const OrderedJson::json_pointer& at) const {
+  std::optional<size_t> place_in_whole(size_t i, const At& at) const {
     OrderedJson messages = messages_;
     messages[i] = with_mark(i, at);
     std::optional<std::string> text = render_(messages, false);
@@ -153,7 +205,7 @@ class Locator {
     size_t most = 0, end = 0;
     for (size_t at = from; at < before; ++at)
       if (const size_t n = common_begin(prompt, text.substr(at));
-          n > most && prompt.find_first_not_of(" \t\r\n") < n) {
+          n > most && prompt.find_first_not_of(kBlanks) < n) {
         most = n;
         end = at + n;
       }
@@ -183,9 +235,8 @@ class Locator {
 
   /// Behind what ends a message: as it is in front of another answer, else as it is at the end of a
   /// conversation (nothing, perhaps).
-  std::optional<size_t> end_of(const OrderedJson& before, size_t i,
-                               const OrderedJson::json_pointer& at, const std::string& prompt,
-                               size_t content_end) const {
+  std::optional<size_t> end_of(const OrderedJson& before, size_t i, const At& at,
+                               const std::string& prompt, size_t content_end) const {
     OrderedJson messages = before;
     messages.push_back(with_mark(i, at));
     const std::string_view text = std::string_view(whole_).substr(content_end);
@@ -204,15 +255,65 @@ class Locator {
         }
     if (!last) return std::nullopt;
     const size_t common = common_begin(*last, text);
+    if (common == last->size() && is_blank(*last)) {
+      const std::string end = end_before_question(messages);
+      return content_end + (text.starts_with(end) ? std::max(common, end.size()) : common);
+    }
     if (common == last->size() || (common > 0 && common == text.size()))
       return content_end + common;
-    const auto marker = [](std::string_view rest) {
-      return rest.starts_with('<') || rest.starts_with('[');
-    };
-    if (common == 0 || !marker(std::string_view(*last).substr(common)) ||
-        !marker(text.substr(common)))
+    // An end that only the last message has, in place of what follows others.
+    const std::string_view own = std::string_view(*last).substr(common),
+                           other = text.substr(common);
+    const size_t size = marker_bytes(own), other_size = marker_bytes(other);
+    if (common == 0 || size == 0 || other_size == 0 ||
+        own.substr(0, size) == other.substr(0, other_size))
       return std::nullopt;
     return content_end + common;
+  }
+
+  /// What ends the message with the mark, the last of these, if a question follows: the markers
+  /// before what a question begins with.
+  std::string end_before_question(OrderedJson messages) const {
+    const OrderedJson question = {{"role", "user"}, {"content", kMark}};
+    messages.push_back(question);
+    const auto rest = rest_behind_mark(messages, false);
+    const auto alone = render_(OrderedJson::array({question}), false);
+    const size_t end = rest ? rest->find(kMark) : std::string::npos,
+                 first = alone ? alone->find(kMark) : std::string::npos;
+    if (end == std::string::npos || first == std::string::npos) return {};
+    size_t same = 0;
+    while (same < end && same < first && (*rest)[end - same - 1] == (*alone)[first - same - 1])
+      ++same;
+    size_t own = end - same;
+    if (!is_blank(rest->substr(0, own)) && !has_only_markers(rest->substr(0, own)))
+      own = std::min(rest->find_first_of(">]", own), end - 1) + 1; // the last marker to its end
+    const bool others_begin = !is_blank(rest->substr(own, end - own));
+    return others_begin && has_only_markers(rest->substr(0, own)) ? rest->substr(0, own)
+                                                                  : std::string();
+  }
+
+  /// The end of a message with tool calls that a template writes differently in the last message:
+  /// the next message begins as it does behind the same message without calls.
+  std::optional<size_t> end_without_calls(const OrderedJson& before, size_t i,
+                                          const std::string& prompt) const {
+    if (!messages_[i].contains("tool_calls")) return std::nullopt;
+    const At content("/content");
+    OrderedJson messages = messages_;
+    messages[i].erase("tool_calls");
+    messages[i][content] = "called";
+    const std::optional<std::string> whole = render_(messages, false);
+    if (!whole) return std::nullopt;
+    const Locator plain(messages, *whole, render_);
+    const auto place = plain.place_in_whole(i, content);
+    const auto end = place ? plain.end_of(before, i, content, prompt, *place) : std::nullopt;
+    if (!end) return std::nullopt;
+    for (const At& at : texts_of(messages[i + 1])) {
+      const auto next = place_in_whole(i + 1, at), plain_next = plain.place_in_whole(i + 1, at);
+      if (!next || !plain_next || *plain_next < *end) continue;
+      const std::string_view begin = std::string_view(*whole).substr(*end, *plain_next - *end);
+      if (std::string_view(whole_).substr(0, *next).ends_with(begin)) return *next - begin.size();
+    }
+    return std::nullopt;
   }
 
   const OrderedJson& messages_;

@@ -5,7 +5,8 @@
 /// differently once others follow (thoughts that are left out, ends that only the last message has)
 /// need more: a mark of our own in the message shows where its content ends, the beginning of an
 /// answer is looked for before it, and the end of the message is compared with that in shorter
-/// conversations.
+/// conversations, and if need be with that of the same message without tool calls. An answer
+/// found like this must contain every text of its message.
 #pragma once
 
 #include <functional>

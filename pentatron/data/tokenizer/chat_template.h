@@ -2,13 +2,12 @@
 ///
 /// The common subset of Jinja that templates of tokenizer_config.json use, by an interpreter of our
 /// own: text, {{ expressions }}, {# comments #}, {% if, elif, else, for (with if and else), set
-/// (also of a namespace's member and as a block), macro, with, filter, break, continue, generation
-/// %}; strings,
-/// numbers, lists, tuples, dictionaries, slices, arithmetic, comparisons, in, is, not, and, or,
-/// conditional expressions, ~, formats with %; loop and namespace(); the usual filters, tests and
-/// methods, range, dict, raise_exception and strftime_now.
-/// Blocks are trimmed as Hugging Face does (trim_blocks, lstrip_blocks). Nothing else is ever
-/// executed; steps, nesting and output are bounded.
+/// (also of a namespace's member and as a block), macro, with, filter, break, continue, raw,
+/// generation %}; strings, numbers, lists, tuples, dictionaries, slices, arithmetic, comparisons,
+/// in, is, not, and, or, conditional expressions, ~, formats with %; loop and namespace(); the
+/// usual filters, tests and methods, range, dict, raise_exception and strftime_now. Blocks are
+/// trimmed as Hugging Face does (trim_blocks, lstrip_blocks). Nothing else is ever executed; steps,
+/// nesting and output are bounded.
 #pragma once
 
 #include <ctime>
@@ -50,9 +49,11 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   /// The text for variables such as {"messages": [{"role": ..., "content": ...}], "bos_token": ...,
-  /// "add_generation_prompt": true}. tools and documents are None unless given. Throws DataError if
-  /// the template raises an exception, uses a name in a way that has no meaning, or goes beyond the
-  /// bounds. `marks` receives, in order, the bytes [begin, end) of the text that stand between
+  /// "add_generation_prompt": true}. tools and documents are None unless given; a message's
+  /// thoughts may be called reasoning_content, thinking or reasoning, whichever the template reads.
+  /// Throws DataError if the template raises an exception, uses a name in a way that has no
+  /// meaning, or goes beyond the bounds. `marks` receives, in order, the bytes [begin, end) of the
+  /// text that stand between
   /// {% generation %} and {% endgeneration %}. `now` is the date for strftime_now, which without it
   /// is undefined: templates that allow it print a date of their own.
   std::string render(const nlohmann::ordered_json& variables,

@@ -179,7 +179,10 @@ JsonStyle json_style(const Arguments& arguments) {
   return style;
 }
 
-Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments) {
+namespace {
+
+/// A filter that does not know of Markup.
+Value filtered(std::string_view name, const Value& value, const Arguments& arguments) {
   if (name == "default" || name == "d") {
     const Value* otherwise = arguments.find(0, "default_value");
     const Value* falsy = arguments.find(1, "boolean");
@@ -194,7 +197,6 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
   if (name == "title") return title(to_text(value), WordStart::kBlank);
   if (name == "length" || name == "count") return length(value);
   if (name == "string") return to_text(value);
-  if (name == "safe") return value;
   if (name == "int") return to_number(value, false, arguments.find(0, "default"));
   if (name == "float") return to_number(value, true, arguments.find(0, "default"));
   if (name == "list") return make_list(elements(value));
@@ -228,8 +230,15 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
                          integer_of(arguments.find(2, "count"), 0, name), kMaxValueBytes);
   }
   if (name == "format") return percent_format(to_text(value), arguments);
-  if (name == "escape" || name == "e") return escaped(to_text(value));
-  if (name == "wordcount") return static_cast<int64_t>(split(to_text(value), nullptr, -1).size());
+  if (name == "wordcount") return count_words(to_text(value));
+  if (name == "truncate") return truncated(value, arguments);
+  if (name == "urlencode") return url_encoded(value);
+  if (name == "attr") { // no element of a dictionary
+    const std::string& member = string_of(needed(arguments, 0, "name", name), name);
+    if (value.is_namespace || has_method(value, member))
+      return member_of(value, member, Access::kDot);
+    return Undefined{member};
+  }
   if (name == "batch") return make_list(batched(elements(value), arguments));
   if (name == "groupby") return make_list(grouped(elements(value), arguments));
   if (name == "indent") return indent(to_text(value), arguments);
@@ -293,6 +302,55 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
     return std::nearbyint(d * scale) / scale;
   }
   raise<DataError>("the filter '{}' is not supported", name);
+}
+
+/// Filters of a string that keep it Markup.
+bool keeps_markup(std::string_view name) {
+  constexpr std::string_view kNames[] = {"capitalize", "format", "indent", "lower",
+                                         "reverse",    "string", "trim",   "upper"};
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
+/// A text, or the texts of a list, as Markup.
+Value all_markup(const Value& v) {
+  if (v.string() != nullptr) return make_markup(*v.string());
+  const List* list = v.list();
+  if (list == nullptr) return v;
+  List out;
+  for (const Value& item : *list) out.push_back(all_markup(item));
+  return v.is_tuple ? make_tuple(std::move(out)) : make_list(std::move(out));
+}
+
+/// A method of Markup: arguments that become part of it are escaped.
+Value call_markup_method(const Value& self, std::string_view name, Arguments arguments) {
+  if (name == "format") escape_arguments(arguments);
+  if (name == "replace") {
+    const std::string to = markup_text(needed(arguments, 1, "new", name));
+    if (arguments.values.size() > 1)
+      arguments.values[1] = to;
+    else
+      for (auto& [key, value] : arguments.named)
+        if (key == "new") value = to;
+  }
+  if (name == "join") {
+    List parts;
+    for (const Value& part : elements(needed(arguments, 0, "iterable", name)))
+      parts.emplace_back(markup_text(part));
+    arguments.values = {make_list(std::move(parts))};
+  }
+  return all_markup(call_string_method(*self.string(), name, arguments));
+}
+
+} // namespace
+
+Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments) {
+  if (name == "safe") return make_markup(to_text(value));
+  if (name == "escape" || name == "e") return make_markup(markup_text(value));
+  if (name == "forceescape") return make_markup(escaped(to_text(value)));
+  if (!value.is_markup || !keeps_markup(name)) return filtered(name, value, arguments);
+  Arguments given = arguments;
+  if (name == "format") escape_arguments(given);
+  return make_markup(to_text(filtered(name, value, given)));
 }
 
 bool apply_test(std::string_view name, const Value& value, const Arguments& arguments) {
@@ -369,6 +427,7 @@ Value call_method(const Value& self, std::string_view name, const Arguments& arg
     }
     throw DataError("index: the value is not in the list");
   }
+  if (self.is_markup) return call_markup_method(self, name, arguments);
   return call_string_method(string_of(self, name), name, arguments);
 }
 

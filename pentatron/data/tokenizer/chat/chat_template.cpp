@@ -49,14 +49,33 @@ bool ChatTemplate::marks_answers() const {
 
 namespace {
 
+/// The thoughts of a message under the names that templates read, as transformers: those of the
+/// first name that a message has stand under reasoning_content, and under thinking if that is not
+/// there.
+void name_thoughts(nlohmann::ordered_json& message) {
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    if (!message.contains(name)) continue;
+    const nlohmann::ordered_json thoughts = message[name];
+    if (!message.contains("thinking")) {
+      nlohmann::ordered_json named;
+      named["thinking"] = thoughts; // in front, where transformers puts it
+      named.update(message);
+      message = std::move(named);
+    }
+    message["reasoning_content"] = thoughts;
+    return;
+  }
+}
+
 /// As transformers, which leaves out what is null in a message: templates would print None.
-nlohmann::ordered_json without_nulls(nlohmann::ordered_json messages) {
+nlohmann::ordered_json for_templates(nlohmann::ordered_json messages) {
   if (!messages.is_array()) return messages;
   for (nlohmann::ordered_json& message : messages) {
     if (!message.is_object()) continue;
     nlohmann::ordered_json kept = nlohmann::ordered_json::object();
     for (const auto& [key, value] : message.items())
       if (!value.is_null()) kept[key] = value;
+    name_thoughts(kept);
     message = std::move(kept);
   }
   return messages;
@@ -73,7 +92,7 @@ std::string ChatTemplate::render(const nlohmann::ordered_json& variables,
   if (chat) // as transformers
     for (const char* name : {"tools", "documents"}) scope[name] = chat::None{};
   for (const auto& [name, value] : variables.items())
-    scope[name] = chat::from_json(chat && name == "messages" ? without_nulls(value) : value);
+    scope[name] = chat::from_json(chat && name == "messages" ? for_templates(value) : value);
   return chat::interpret(*program_->root, std::move(scope), !chat, now, marks);
 }
 

@@ -1,7 +1,6 @@
 #include "pentatron/data/tokenizer/chat/interpreter.h"
 
 #include <algorithm>
-#include <cmath>
 #include <ctime>
 #include <memory>
 #include <unordered_map>
@@ -9,6 +8,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/tokenizer/chat/builtins.h"
+#include "pentatron/data/tokenizer/chat/operators.h"
 
 namespace pentatron::data::tokenizer::chat {
 
@@ -336,7 +336,9 @@ class Interpreter {
     const auto count = static_cast<int64_t>(all.size());
     if (i < 0) i += count;
     if (i < 0 || i >= count) return Undefined{"element " + to_text(at)};
-    return all[static_cast<size_t>(i)];
+    Value one = all[static_cast<size_t>(i)];
+    if (object.is_markup) one.is_markup = true;
+    return one;
   }
 
   Value slice(const Node& node) {
@@ -364,10 +366,11 @@ class Interpreter {
                                    : -1;
     List out;
     for (; step > 0 ? i < end : i > end; i += step) out.push_back(all[static_cast<size_t>(i)]);
-    if (object.string() == nullptr) return make_list(std::move(out));
+    if (object.string() == nullptr)
+      return object.is_tuple ? make_tuple(std::move(out)) : make_list(std::move(out));
     std::string text;
     for (const Value& c : out) text += *c.string();
-    return text;
+    return object.is_markup ? make_markup(std::move(text)) : Value(std::move(text));
   }
 
   Arguments arguments(const Node& node) {
@@ -503,72 +506,18 @@ class Interpreter {
 
   Value arithmetic(const Node& node) {
     const Value left = evaluate(*node.children[0]);
-    if (node.kind == NodeKind::kUnary)
-      return binary(node, "*", left, node.text == "-" ? Value(int64_t{-1}) : Value(int64_t{1}));
-    return binary(node, node.text, left, evaluate(*node.children[1]));
-  }
-
-  Value binary(const Node& node, std::string_view op, const Value& left, const Value& right) {
-    if (op == "~")
-      return joined(node, located(node, [&] { return to_text(left); }),
-                    located(node, [&] { return to_text(right); }));
-    if (op == "+" && left.string() != nullptr && right.string() != nullptr)
-      return joined(node, *left.string(), *right.string());
-    if (op == "+" && left.list() != nullptr && right.list() != nullptr) {
-      List both = *left.list();
-      both.insert(both.end(), right.list()->begin(), right.list()->end());
-      steps_ += static_cast<int64_t>(both.size());
-      return make_list(std::move(both));
-    }
-    int64_t a = 0, b = 0;
-    if (op == "*" && left.string() != nullptr && to_integer(right, b)) {
-      std::string out;
-      for (int64_t i = 0; i < b && !left.string()->empty(); ++i)
-        out = joined(node, std::move(out), *left.string());
-      return out;
-    }
-    if (op == "%" && left.string() != nullptr) {
-      const Arguments values{.values = right.is_tuple ? *right.list() : List{right}, .named = {}};
-      return located(node, [&] { return percent_format(*left.string(), values); });
-    }
-    double x = 0, y = 0;
-    if (!to_real(left, x) || !to_real(right, y))
-      fail(node, fmt::format("applies '{}' to {} and {}", op, type_name(left), type_name(right)));
-    const bool integers = to_integer(left, a) && to_integer(right, b);
-    if ((op == "/" || op == "//" || op == "%") && y == 0) fail(node, "divides by zero");
-    if (integers && op != "/" && op != "**") {
-      int64_t out = 0;
-      bool overflow = false;
-      if (op == "+") overflow = __builtin_add_overflow(a, b, &out);
-      if (op == "-") overflow = __builtin_sub_overflow(a, b, &out);
-      if (op == "*") overflow = __builtin_mul_overflow(a, b, &out);
-      if (op == "//" || op == "%") {
-        overflow = a == INT64_MIN && b == -1;
-        if (!overflow) {
-          const int64_t remainder = a % b;
-          const bool down = remainder != 0 && (remainder < 0) != (b < 0);
-          out = op == "%" ? remainder + (down ? b : 0) : a / b - (down ? 1 : 0);
-        }
-      }
-      if (overflow) fail(node, "computes an integer that is too large");
-      return out;
-    }
-    if (op == "+") return x + y;
-    if (op == "-") return x - y;
-    if (op == "*") return x * y;
-    if (op == "/") return x / y;
-    if (op == "//") return std::floor(x / y);
-    if (op == "%") return x - std::floor(x / y) * y;
-    const double power = std::pow(x, y);
-    if (integers && b >= 0 && std::fabs(power) < 9e15) return static_cast<int64_t>(power);
-    return power;
-  }
-
-  std::string joined(const Node& node, std::string left, std::string_view right) {
-    if (left.size() + right.size() > kMaxValueBytes) fail(node, "makes a string that is too long");
-    steps_ += static_cast<int64_t>(right.size() / 1024 + left.size() / 1024);
-    left += right;
-    return left;
+    const bool sign = node.kind == NodeKind::kUnary;
+    const Value right = !sign              ? evaluate(*node.children[1])
+                        : node.text == "-" ? Value(int64_t{-1})
+                                           : Value(int64_t{1});
+    double number = 0;
+    if (sign && !to_real(left, number))
+      fail(node, fmt::format("applies '{}' to {}", node.text, type_name(left)));
+    Value made = located(node, [&] { return apply_operator(sign ? "*" : node.text, left, right); });
+    constexpr size_t kBytesOfStep = 512;
+    steps_ += made.string() != nullptr ? static_cast<int64_t>(made.string()->size() / kBytesOfStep)
+                                       : made.nodes - 1;
+    return made;
   }
 
   std::vector<Scope> scopes_;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstdint>
+#include <system_error>
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/tokenizer/unicode.h"
@@ -36,7 +39,7 @@ class Lexer {
       if (at_ < in_.size() && (in_[at_] == '-' || in_[at_] == '+')) ++at_;
       if (kind == '#') {
         comment();
-      } else {
+      } else if (kind != '%' || !raw()) {
         block(kind == '{');
       }
     }
@@ -57,6 +60,42 @@ class Lexer {
       if (in_[i] == '{' && (in_[i + 1] == '{' || in_[i + 1] == '%' || in_[i + 1] == '#')) return i;
     }
     return in_.size();
+  }
+
+  /// Behind `word` and the white space around it; npos if something else stands there.
+  size_t behind_word(std::string_view word, size_t at) const {
+    const auto skip = [&] {
+      while (at < in_.size() && is_space_byte(in_[at])) ++at;
+    };
+    skip();
+    if (!in_.substr(at).starts_with(word)) return std::string_view::npos;
+    at += word.size();
+    skip();
+    return at;
+  }
+
+  /// {% raw %} ... {% endraw %}, of which the first one is open: the text between them is no
+  /// template. False for another block.
+  bool raw() {
+    const size_t begin = behind_word("raw", at_);
+    if (begin == std::string_view::npos) return false;
+    const bool strip = in_.substr(begin).starts_with("-%}");
+    if (!strip && !in_.substr(begin).starts_with("%}")) return false;
+    close(strip, begin + (strip ? 3 : 2), /*trims=*/false);
+    for (size_t open = in_.find("{%", at_); open != std::string_view::npos;
+         open = in_.find("{%", open + 1)) {
+      const std::string_view rest = in_.substr(open + 2);
+      const bool sign = rest.starts_with('-') || rest.starts_with('+');
+      const size_t end = behind_word("endraw", open + 2 + (sign ? 1 : 0));
+      if (end == std::string_view::npos) continue;
+      const std::string_view last = in_.substr(end);
+      const bool dash = last.starts_with("-%}"), plus = last.starts_with("+%}");
+      if (!dash && !plus && !last.starts_with("%}")) continue;
+      text(open);
+      close(dash, end + (dash || plus ? 3 : 2), /*trims=*/!plus);
+      return true;
+    }
+    raise<DataError>("line {} of the chat template: the block raw has no end", line_);
   }
 
   /// The text before the block that opens at `open`, without the white space that goes.
@@ -112,10 +151,11 @@ class Lexer {
       if (at_ >= in_.size())
         raise<DataError>("line {} of the chat template: a block has no end", line_);
       const std::string_view rest = in_.substr(at_);
-      const bool dash = rest[0] == '-' && rest.substr(1).starts_with(end);
-      if (dash || (depth == 0 && rest.starts_with(end))) {
+      const bool dash = rest[0] == '-' && rest.substr(1).starts_with(end),
+                 plus = !print && rest[0] == '+' && rest.substr(1).starts_with(end);
+      if (dash || plus || (depth == 0 && rest.starts_with(end))) {
         add(print ? TokenKind::kEndPrint : TokenKind::kEndBlock, "");
-        close(dash, at_ + (dash ? 3 : 2), /*trims=*/!print);
+        close(dash, at_ + (dash || plus ? 3 : 2), /*trims=*/!print && !plus);
         return;
       }
       token(rest, depth);
@@ -152,29 +192,66 @@ class Lexer {
     }
   }
 
-  void number(std::string_view rest) {
-    size_t n = 1;
-    bool real = false;
-    while (n < rest.size() &&
-           (is_digit(rest[n]) || rest[n] == '_' ||
-            (rest[n] == '.' && !real && n + 1 < rest.size() && is_digit(rest[n + 1])))) {
-      real = real || rest[n] == '.';
-      ++n;
+  /// Behind the digits at `at`, among which single underscores may stand.
+  template <class IsDigit>
+  static size_t behind_digits(std::string_view text, size_t at, IsDigit&& is_one) {
+    while (at < text.size()) {
+      const size_t next = at + (text[at] == '_' ? 1 : 0);
+      if (next >= text.size() || !is_one(text[next])) break;
+      at = next + 1;
     }
-    if (n + 1 < rest.size() && (rest[n] == 'e' || rest[n] == 'E')) {
-      const size_t sign = rest[n + 1] == '-' || rest[n + 1] == '+' ? 1 : 0;
-      size_t end = n + 1 + sign;
-      while (end < rest.size() && is_digit(rest[end])) ++end;
-      if (end > n + 1 + sign && end - n < 5) {
-        real = true;
-        n = end;
+    return at;
+  }
+
+  /// Bytes of a number with a point or an exponent; 0 if there is neither.
+  static size_t real_bytes(std::string_view text) {
+    const size_t whole = behind_digits(text, 0, is_digit);
+    const auto digit_at = [&](size_t at) { return at < text.size() && is_digit(text[at]); };
+    size_t end = whole;
+    if (end < text.size() && text[end] == '.' && digit_at(end + 1))
+      end = behind_digits(text, end + 1, is_digit);
+    if (end < text.size() && (text[end] == 'e' || text[end] == 'E')) {
+      const bool sign = end + 1 < text.size() && (text[end + 1] == '-' || text[end + 1] == '+');
+      const size_t exponent = end + (sign ? 2 : 1);
+      if (digit_at(exponent)) return behind_digits(text, exponent, is_digit);
+    }
+    return end > whole ? end : 0;
+  }
+
+  void number(std::string_view rest) {
+    const bool member = at_ > 0 && in_[at_ - 1] == '.'; // an index: a.0.1
+    size_t n = member ? 0 : real_bytes(rest), begin = 0;
+    const bool real = n > 0;
+    int base = 10;
+    if (!real) {
+      const char kind = rest.size() > 1 && rest[0] == '0' ? rest[1] : ' ';
+      base = kind == 'x' || kind == 'X'   ? 16
+             : kind == 'o' || kind == 'O' ? 8
+             : kind == 'b' || kind == 'B' ? 2
+                                          : 10;
+      const auto is_one = [base](char c) {
+        const bool letter = (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+        return base == 16 ? is_digit(c) || letter : c >= '0' && c < '0' + base;
+      };
+      begin = base == 10 ? 0 : 2;
+      n = base == 10 && rest[0] == '0' ? behind_digits(rest, 0, [](char c) { return c == '0'; })
+                                       : behind_digits(rest, begin, is_one);
+      if (n == begin) { // no digits follow 0x
+        base = 10;
+        begin = 0;
+        n = 1;
       }
     }
-    std::string digits(rest.substr(0, n));
+    std::string digits(rest.substr(begin, n - begin));
     std::erase(digits, '_');
-    if (digits.size() > 18)
-      raise<DataError>("line {} of the chat template: the number {} is too long", line_, digits);
-    add(real ? TokenKind::kFloat : TokenKind::kInteger, std::move(digits));
+    constexpr size_t kMostDigits = 400;
+    int64_t value = 0;
+    if (digits.size() > kMostDigits ||
+        (!real && std::from_chars(digits.data(), digits.data() + digits.size(), value, base).ec !=
+                      std::errc()))
+      raise<DataError>("line {} of the chat template: the number {} is too large", line_,
+                       rest.substr(0, n));
+    add(real ? TokenKind::kFloat : TokenKind::kInteger, real ? digits : fmt::to_string(value));
     at_ += n;
   }
 

@@ -358,7 +358,7 @@ class Parser {
     case TokenKind::kInteger:
       return constant(static_cast<int64_t>(std::stoll(take().text)));
     case TokenKind::kFloat:
-      return constant(std::stod(take().text));
+      return constant(std::strtod(take().text.c_str(), nullptr));
     case TokenKind::kName:
       ++at_;
       if (token.text == "true" || token.text == "True") return constant(true);

@@ -86,6 +86,18 @@ List lines_of(const std::string& text, bool keep_ends) {
   return lines;
 }
 
+std::string swapped_case(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); i += utf8_length(text[i])) {
+    const std::string letter = text.substr(i, utf8_length(text[i]));
+    const Category category = char_tables().category[read_code_point(letter.data()).value];
+    out += category == Category::kLu   ? to_lower(letter)
+           : category == Category::kLl ? to_upper(letter)
+                                       : letter;
+  }
+  return out;
+}
+
 /// isalpha and its like: whether the text is not empty and every character is one.
 bool is_all(const std::string& text, std::string_view name) {
   if (name == "isupper" || name == "islower") // and has a letter that has both
@@ -317,6 +329,84 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
+std::string markup_text(const Value& v) {
+  return v.is_markup ? *v.string() : escaped(to_text(v));
+}
+
+void escape_arguments(Arguments& arguments) {
+  const auto escape = [](Value& v) {
+    double number = 0;
+    if (!to_real(v, number)) v = markup_text(v);
+  };
+  for (Value& v : arguments.values) escape(v);
+  for (auto& [name, v] : arguments.named) escape(v);
+}
+
+int64_t count_words(std::string_view text) {
+  int64_t words = 0;
+  bool inside = false;
+  for_each_code_point(text, [&](char32_t c) {
+    const bool part = c == U'_' || (char_tables().flags[c] & (kLetter | kNumber)) != 0;
+    words += part && !inside ? 1 : 0;
+    inside = part;
+  });
+  return words;
+}
+
+Value truncated(const Value& v, const Arguments& arguments) {
+  const std::string& text = string_of(v, "truncate");
+  const int64_t most = integer_of(arguments.find(0, "length"), 255, "truncate"),
+                leeway = integer_of(arguments.find(3, "leeway"), 5, "truncate"),
+                size = length(Value(text));
+  const Value* words = arguments.find(1, "killwords");
+  const Value* given = arguments.find(2, "end");
+  const std::string end = given == nullptr ? "..." : string_of(*given, "truncate");
+  const int64_t keep = most - length(Value(end));
+  if (keep < 0 || leeway < 0)
+    raise<DataError>("truncate to {} characters with the end '{}' and a leeway of {}", most, end,
+                     leeway);
+  if (size - leeway <= most) return v;
+  size_t bytes = 0;
+  for (int64_t i = 0; i < keep; ++i) bytes += utf8_length(text[bytes]);
+  std::string cut = text.substr(0, bytes);
+  if (words == nullptr || !is_true(*words)) cut = cut.substr(0, cut.rfind(' '));
+  return v.is_markup ? make_markup(cut + escaped(end)) : Value(cut + end);
+}
+
+std::string url_encoded(const Value& v) {
+  const auto quoted = [](const Value& part, bool in_query) {
+    std::string out;
+    for (const char c : to_text(part)) {
+      const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+      if (plain || std::string_view("_.-~").find(c) != std::string_view::npos ||
+          (c == '/' && !in_query))
+        out += c;
+      else if (c == ' ' && in_query)
+        out += '+';
+      else
+        out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+    check_length(out);
+    return out;
+  };
+  if (v.list() == nullptr && v.dict() == nullptr) return quoted(v, false);
+  std::string out;
+  const auto add = [&](const Value& key, const Value& value) {
+    out += (out.empty() ? "" : "&") + quoted(key, true) + "=" + quoted(value, true);
+    check_length(out);
+  };
+  if (const Dict* dict = v.dict()) {
+    for (const auto& [key, value] : *dict) add(key, value);
+    return out;
+  }
+  for (const Value& pair : *v.list()) {
+    const List two = elements(pair);
+    if (two.size() != 2) throw DataError("urlencode needs pairs");
+    add(two[0], two[1]);
+  }
+  return out;
+}
+
 std::string percent_format(const std::string& text, const Arguments& arguments) {
   std::string out;
   size_t next = 0;
@@ -377,8 +467,8 @@ bool has_string_method(std::string_view name) {
       "isdigit",    "islower",  "isnumeric",  "isspace",    "isupper",      "join",
       "ljust",      "lower",    "lstrip",     "partition",  "removeprefix", "removesuffix",
       "replace",    "rfind",    "rindex",     "rjust",      "rpartition",   "rsplit",
-      "rstrip",     "split",    "splitlines", "startswith", "strip",        "title",
-      "upper",      "zfill"};
+      "rstrip",     "split",    "splitlines", "startswith", "strip",        "swapcase",
+      "title",      "upper",    "zfill"};
   return std::ranges::find(kNames, name) != std::end(kNames);
 }
 
@@ -411,6 +501,7 @@ Value call_string_method(const std::string& text, std::string_view name,
   }
   if (name == "upper") return to_upper(text);
   if (name == "lower" || name == "casefold") return to_lower(text);
+  if (name == "swapcase") return swapped_case(text);
   if (name == "title") return title(text, WordStart::kNoLetter);
   if (name == "capitalize") return title(text, WordStart::kText);
   if (name == "startswith" || name == "endswith")

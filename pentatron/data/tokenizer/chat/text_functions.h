@@ -43,6 +43,16 @@ std::string join(const List& items, const std::string& separator);
 std::string indent(const std::string& text, const Arguments& arguments);
 /// `&`, `<`, `>` and quotation marks as in HTML.
 std::string escaped(const std::string& text);
+/// The text of a value in Markup: escaped unless it is Markup.
+std::string markup_text(const Value& v);
+/// Escapes arguments that become part of Markup; numbers stay numbers.
+void escape_arguments(Arguments& arguments);
+/// Words as \w+ finds them.
+int64_t count_words(std::string_view text);
+/// The filter truncate: cut to so many characters, with an end that says so.
+Value truncated(const Value& v, const Arguments& arguments);
+/// The filter urlencode: of a text, or of the pairs of a dictionary or list.
+std::string url_encoded(const Value& v);
 /// text % arguments: %s, %r, %d, %i, %x, %o, %e, %f, %g with flags, width and precision, and %%.
 std::string percent_format(const std::string& text, const Arguments& arguments);
 

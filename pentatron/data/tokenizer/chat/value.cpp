@@ -14,7 +14,6 @@ namespace pentatron::data::tokenizer::chat {
 namespace {
 
 constexpr int kMaxValueDepth = 64;
-constexpr int64_t kMaxNodes = 1'000'000;
 
 void check_depth(int depth) {
   if (depth > kMaxValueDepth) throw DataError("a value of the chat template is nested too deep");
@@ -24,7 +23,7 @@ void contain(Value& outer, const Value& inner) {
   outer.depth = std::max(outer.depth, inner.depth + 1);
   outer.nodes += inner.nodes;
   check_depth(outer.depth);
-  if (outer.nodes > kMaxNodes) throw DataError("a value of the chat template is too large");
+  if (outer.nodes > kMaxValueNodes) throw DataError("a value of the chat template is too large");
 }
 
 std::string real_text(double d) {
@@ -56,7 +55,8 @@ std::string quoted(const std::string& text) {
 
 std::string repr(const Value& v, int depth) {
   check_depth(depth);
-  if (const std::string* text = v.string()) return quoted(*text);
+  if (const std::string* text = v.string())
+    return v.is_markup ? "Markup(" + quoted(*text) + ")" : quoted(*text);
   std::string out;
   if (const List* list = v.list()) {
     for (const Value& item : *list) {

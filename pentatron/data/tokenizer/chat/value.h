@@ -36,6 +36,7 @@ struct Value {
       data;
   bool is_namespace = false; ///< a dictionary whose members may be set
   bool is_tuple = false;     ///< a list that prints with round brackets
+  bool is_markup = false;    ///< a string of Jinja's Markup: what joins it is escaped
   int32_t depth = 0;         ///< how deep lists, dictionaries and methods are in each other
   int64_t nodes = 1;         ///< values in it; what occurs twice counts twice
 
@@ -64,6 +65,8 @@ inline constexpr size_t kMaxValueBytes = size_t{16} << 20;
 /// Throws DataError for a longer string.
 void check_length(const std::string& text);
 
+inline constexpr int64_t kMaxValueNodes = 1'000'000;
+
 /// These throw DataError for what is nested too deep or has too many values.
 Value make_list(List list);
 Value make_dict(Dict dict);
@@ -72,6 +75,11 @@ Value make_method(std::string name, const Value& self);
 inline Value make_tuple(List list) {
   Value v = make_list(std::move(list));
   v.is_tuple = true;
+  return v;
+}
+inline Value make_markup(std::string text) {
+  Value v = std::move(text);
+  v.is_markup = true;
   return v;
 }
 
