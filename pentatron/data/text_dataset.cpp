@@ -113,11 +113,11 @@ TextDataset::TextDataset(std::shared_ptr<const TokenStream> corpus, StreamRange 
     raise<ConfigError>("sequence length {} is not positive", options_.sequence_length);
   windows_ = (range_.size() - 1) / options_.sequence_length;
   if (range_.size() < 1 || windows_ < 1) {
-    raise<ConfigError>("the {} part of dataset.path has {}, but one sample needs {}\n  try: {}more "
-                       "text, or another dataset.split",
-                       options_.name, counted(range_.size(), "token"), options_.sequence_length + 1,
-                       range_.size() > 1 ? fmt::format("train.seq_length={}, or ", range_.size() - 1)
-                                         : "");
+    raise<ConfigError>(
+        "the {} part of dataset.path has {}, but one sample needs {}\n  try: {}more "
+        "text, or another dataset.split",
+        options_.name, counted(range_.size(), "token"), options_.sequence_length + 1,
+        range_.size() > 1 ? fmt::format("train.seq_length={}, or ", range_.size() - 1) : "");
   }
 }
 

@@ -119,6 +119,7 @@ void serve_on_first_rank(RankedSession& session, const ServeOptions& options,
            },
        .client_gone = [&] { scheduler.wake(); },
        .connections = [&](int64_t open) { metrics.connections = open; },
+       .refused = [&] { ++metrics.refused_connections; },
        .answered = [&](const http::Request& head,
                        int status) { metrics.answered(route_of(head.path), status); }});
   server.start();

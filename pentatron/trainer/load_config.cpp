@@ -101,7 +101,7 @@ bool adopt(checkpoint::AdapterSettings& settings, const std::string& load,
   } catch (const Error& error) {
     const MessageParts parts = parts_of(error.what());
     violations.add("peft.load", fmt::format("peft.load={}: {}", load, parts.sentence),
-                   "peft.load=\"\"");
+                   parts.remedy.empty() ? "peft.load=\"\"" : std::string(parts.remedy));
     return false;
   }
 }

@@ -127,7 +127,7 @@ TEST_F(VocabAdapterRun, AnAdapterForBothTiedLayersIsReadAsTwo) {
   base = gemma2;
   EXPECT_THAT(error({"peft.load=" + adapter.string()}),
               AllOf(HasSubstr("has one adapter for embedding and output layer"),
-                    HasSubstr("try: peft.load")));
+                    HasSubstr("try: peft.load=DIR with an adapter")));
 }
 
 /// The output layer has the rank of the embedding, and the scale of its own rank and alpha.

@@ -14,6 +14,7 @@ HIDDEN = "pentatron evaluate --hf $DATA/hf_tiny/bert_model --batches $DATA/hf_ti
 SFT = f"pentatron train {TINY.replace('seq_length=16', 'seq_length=96')} dataset.type=sft model.vocab_size=300 checkpoint.save=new "
 FINETUNE = "pentatron finetune texts texts.jsonl --out new train.num_threads=1 logger.peak_tflops=1 logger.tensorboard=false kernels=order train.train_iters=2 "
 SAMPLES = "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 "
+CONVERSATIONS = "pentatron inspect samples --sft texts.jsonl --tokenizer bytes --index 0 "
 LIST = '["corpus_text_document"]'
 PARTS = '{"train": ["corpus_text_document"], "valid": ["corpus_text_document"]}'
 CORPUS = "pentatron preprocess --input texts.jsonl --tokenizer bytes --output corpus --append-eod"
@@ -469,6 +470,10 @@ CASES = [
     ("text without a tokenizer", "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --index 0 --text", {
         "--tokenizer PATH": "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --index 0 --text --tokenizer bytes"}),
     ("samples of the stable order", "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 --num-samples 2 --index 0", {}),
+    ("a setting that conversations lack", CONVERSATIONS + "model.num_layers=2", {
+        "key=value with one of": CONVERSATIONS + "dataset.text_key=text"}),
+    ("samples as words", SAMPLES + "--index 0 1", {"several samples": SAMPLES + "--index 0,1"}),
+    ("a setting of conversations", SAMPLES + "--index 0 dataset.chat_date=2025-01-31", {"options such as": SAMPLES + "--index 0 --seed 2"}),
     ("sample before the first", SAMPLES + "--index 0,-1", {}),
     ("sample of no number", SAMPLES + "--index 100000000000000000000", {}),
     ("sample after the last", SAMPLES + "--order megatron --index 0,9000", {}),
@@ -684,7 +689,7 @@ ELSEWHERE = [
     (r"input_files.cpp: .*is part of a corpus", "the user's files: UserData of user_data_test.cpp"),
     (r"precision.cpp: .*(on CPUs only|on GPUs|GPUs need|needs a GPU)", "needs a GPU"),
     (r"peft_files.cpp: .*is not a regular expression", "a file of another program: AdapterRun of adapter_test.cpp"),
-    (r"convert.cpp: .*(has the name of a checkpoint|is in the source|which is no file of a model)", "another target, by the user: outputs_test.cpp"),
+    (r"convert.cpp: .*(has the name of a checkpoint|is in the source|contains the source|which is no file of a model)", "another target, by the user: outputs_test.cpp"),
     (r"requests.cpp: .*the split that is scored", "a warning: TaskFile of tasks_test.cpp"),
     (r"chat/interpreter.cpp: .*prints a date", "a model's template: ChatTemplate of chat_template_test.cpp"),
     (r"sft_dataset.cpp: .*ChatML cannot contain", "a warning: TaughtTexts of sft_test.cpp"),
@@ -693,6 +698,7 @@ ELSEWHERE = [
     (r"finetune_settings.cpp: .*has a run that started from", "a run: FinetuneRuns of finetune_test.cpp"),
     (r"finetune_settings.cpp: .*has a run on", "a run: FinetuneRuns of finetune_test.cpp"),
     (r"hf_source.cpp: .*has no output layer", "a folder without one: Evaluating of evaluate_test.cpp"),
+    (r"evaluate_hf.cpp: .*position_ids reach", "a batch of far positions: HfEvaluation of hf_golden_test.cpp"),
     (r"evaluate_hf.cpp: .*are ignored", "labels that are all -100: HfEvaluation of hf_golden_test.cpp"),
     (r"parts.cpp: .*model.rope_scaling.factor", "a batch of too many tokens: HfEvaluation of hf_golden_test.cpp"),
     (r"run_source.cpp: .*running mean cannot be merged", "needs a run of adapters with a running mean"),

@@ -178,8 +178,7 @@ int print_samples(const SampleArguments& a) {
   if (!a.sft.empty()) return print_examples(a);
   if (!a.settings.empty())
     raise<ConfigError>(
-        "{} is a setting for --sft, which is not given\n  try: options such as --seed "
-        "or --split",
+        "{} is a setting for --sft, which is not given\n  try: options such as --seed",
         a.settings.front());
   if (a.prefix.empty())
     throw ConfigError("inspect samples needs one of --prefix and --sft, but none is given\n  try: "

@@ -551,6 +551,7 @@ class Server::Impl {
             return;
           }
           const int64_t open = open_connections(), most = shared_->options.max_connections;
+          if (open >= most && shared_->calls.refused) shared_->calls.refused();
           if (open < most + kRefusedConnections)
             std::make_shared<Connection>(std::move(socket), shared_, open >= most)->start();
           accept();

@@ -53,6 +53,7 @@ class Server {
     std::function<void(Request request, std::shared_ptr<Exchange> exchange)> handle;
     std::function<void()> client_gone = {};        ///< some Exchange::gone() has become true
     std::function<void(int64_t)> connections = {}; ///< their number has changed
+    std::function<void()> refused = {};            ///< a connection, because too many are open
     std::function<void(const Request& head, int status)> answered = {}; ///< an answer is begun
   };
 

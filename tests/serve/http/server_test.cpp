@@ -41,7 +41,8 @@ class HttpServer : public ::testing::Test {
                                      handle(std::move(request), std::move(exchange));
                                    },
                                .client_gone = [this] { ++gone; },
-                               .connections = [this](int64_t count) { open = count; }});
+                               .connections = [this](int64_t count) { open = count; },
+                               .refused = [this] { ++refused; }});
     server->start();
   }
   /// "/echo" answers with the body; "/hold" keeps the exchange; "/drop" lets it go.
@@ -76,7 +77,7 @@ class HttpServer : public ::testing::Test {
   std::mutex mutex;
   std::vector<std::shared_ptr<Exchange>> held;
   std::atomic<int> gone = 0;
-  std::atomic<int64_t> open = 0;
+  std::atomic<int64_t> open = 0, refused = 0;
   std::unique_ptr<Server> server;
 };
 
@@ -215,6 +216,7 @@ TEST_F(HttpServer, TellsClientsThatAreTooMany) {
   RawClient one(server->port()), two(server->port());
   EXPECT_TRUE(within(5, [&] { return open == 2; }));
   EXPECT_THAT(once(""), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("Retry-After: 1")));
+  EXPECT_EQ(refused, 1);
   one.leave();
   EXPECT_TRUE(within(5, [&] { return open == 1; }));
   EXPECT_THAT(once(fmt::format("GET / HTTP/1.1\r\n{}Connection: close\r\n\r\n", kHost)),
