@@ -95,7 +95,8 @@ void check_replaced(const fs::path& output, std::span<const fs::path> inputs,
 
 bool contains_path(const fs::path& outer, const fs::path& inner) {
   std::error_code error;
-  const fs::path a = fs::weakly_canonical(outer, error), b = fs::weakly_canonical(inner, error);
+  const fs::path a = fs::weakly_canonical(fs::absolute(outer, error), error),
+                 b = fs::weakly_canonical(fs::absolute(inner, error), error);
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first == a.end();
 }
 

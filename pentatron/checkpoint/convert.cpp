@@ -347,7 +347,8 @@ void check_target(const ModelSource& source, const fs::path& target,
                   const ConvertOptions& options) {
   std::error_code error;
   const fs::path& from = source.facts().path;
-  if (contains_path(from, target) && !contains_path(target, from) && fs::is_directory(from, error))
+  if (options.format != ModelFormat::kGguf && contains_path(from, target) &&
+      !contains_path(target, from) && fs::is_directory(from, error))
     raise<ConfigError>("{} is in the source, {}\n  try: another target", target.string(),
                        from.string());
   const fs::path parent = fs::absolute(target).parent_path();

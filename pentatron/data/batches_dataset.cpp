@@ -409,19 +409,23 @@ void BatchesDataset::sample(int64_t n, const SampleView& view) const {
   }
 }
 
-int64_t length_in_batches(const std::filesystem::path& path, const std::vector<BatchField>& fields,
-                          const std::string& stream) {
+std::vector<int64_t> lengths_in_batches(const std::filesystem::path& path,
+                                        const std::vector<BatchField>& fields,
+                                        const std::vector<std::string>& streams) {
   const SafetensorsFile file(path);
   const auto width = [&](std::string_view name) -> int64_t {
     const SafeTensor* const tensor = file.find(name);
     return tensor != nullptr && tensor->shape.size() == 3 ? tensor->shape.back() : 0;
   };
-  for (const BatchField& field : fields) {
-    if (field.stream != stream) continue;
-    if (const int64_t length = width(field.name); length > 0) return length;
-    if (field.next_token && width(kTokensTensor) > 1) return width(kTokensTensor) - 1;
-  }
-  return 0;
+  std::vector<int64_t> lengths(streams.size(), 0);
+  for (size_t i = 0; i < streams.size(); ++i)
+    for (const BatchField& field : fields) {
+      if (field.stream != streams[i] || lengths[i] > 0) continue;
+      lengths[i] = width(field.name);
+      if (lengths[i] == 0 && field.next_token && width(kTokensTensor) > 1)
+        lengths[i] = width(kTokensTensor) - 1;
+    }
+  return lengths;
 }
 
 Batch read_batch(const std::filesystem::path& path, const std::vector<BatchField>& fields) {

@@ -59,10 +59,11 @@ class BatchesDataset final : public Dataset {
   std::vector<Shape> shapes_;  ///< of each stream
 };
 
-/// Tokens of a sample of `stream`, from the shapes alone; 0 if no tensor of the file tells. Throws
-/// DataError if the file cannot be read.
-int64_t length_in_batches(const std::filesystem::path& path, const std::vector<BatchField>& fields,
-                          const std::string& stream);
+/// Tokens of a sample of each stream, from the shapes alone; 0 if no tensor of the file tells.
+/// Throws DataError if the file cannot be read.
+std::vector<int64_t> lengths_in_batches(const std::filesystem::path& path,
+                                        const std::vector<BatchField>& fields,
+                                        const std::vector<std::string>& streams);
 
 /// The one batch of a file whose tensors have no dimension of steps. Throws what BatchesDataset
 /// does.

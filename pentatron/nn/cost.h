@@ -61,6 +61,7 @@ struct Cost {
   ExchangeCost expert_exchange = {};
 
   int64_t& bytes_of(Part part) { return part_bytes[static_cast<size_t>(part)]; }
+  int64_t bytes_of(Part part) const { return part_bytes[static_cast<size_t>(part)]; }
   double& flops_of(Part part) { return part_flops[static_cast<size_t>(part)]; }
   /// Of saved_bytes of one layer, what recomputing `parts` frees; a part within another that is
   /// recomputed, too, frees nothing more.

@@ -17,8 +17,8 @@
 namespace pentatron::nn {
 
 /// The values that a quantised tensor stands for, without the scale of the whole tensor; bf16 holds
-/// them, in fp64 models they are fp64. For scaled products they are FP8 codes, transposed if blocks
-/// lie along rows, and the scale is on their device.
+/// them, in fp64 models they are fp64. For scaled products they are FP8 codes, [rows, cols], or
+/// [cols, rows filled up] of products along the rows, and the scale is on their device.
 struct QuantizedValues {
   at::Tensor values;
   double scale = 1;

@@ -188,12 +188,13 @@ std::vector<int64_t> stream_lengths(const Config& config) {
   const size_t streams = spec.streams.size();
   std::vector<int64_t> lengths(streams, config.train.seq_length);
   if (config.dataset.type == data::DatasetType::kBatches) {
-    for (size_t i = 0; i < streams; ++i) try {
-        const int64_t length =
-            data::length_in_batches(config.dataset.path, spec.fields, spec.streams[i]);
-        if (length > 0) lengths[i] = length;
-      } catch (const Error&) { // told when the data are opened
-      }
+    try {
+      const std::vector<int64_t> own =
+          data::lengths_in_batches(config.dataset.path, spec.fields, spec.streams);
+      for (size_t i = 0; i < streams; ++i)
+        if (own[i] > 0) lengths[i] = own[i];
+    } catch (const Error&) { // told when the data are opened
+    }
     return lengths;
   }
   if (config.dataset.type == data::DatasetType::kSft && streams > 1)

@@ -99,8 +99,12 @@ void check_same_examples(const FinetuneRequest& request) {
     return a == b || fs::equivalent(a, b, error);
   };
   const std::string& began = earlier.dataset.path;
-  if (!began.empty() &&
-      !std::ranges::equal(data::split_paths(began), data::split_paths(request.data), is_same))
+  const std::vector<std::string> before = data::split_paths(began),
+                                 now = data::split_paths(request.data);
+  const auto found = [](const std::string& path) { return is_there(path); };
+  // Of a path that leads nowhere now it is not known what was there.
+  if (!began.empty() && std::ranges::all_of(before, found) &&
+      !std::ranges::equal(before, now, is_same))
     raise<ConfigError>("--out {} has a run on {}, not on {}\n  try: --out {}", request.out, began,
                        request.data, shell_word(free_path(request.out).string()));
 }

@@ -196,7 +196,7 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   Anatomy anatomy;
   for (int64_t i = 0; i < spec.num_segments(); ++i) {
     const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
-    nn::Cost cost = models::segment_cost(small, shapes, i);
+    const nn::Cost cost = models::segment_cost(small, shapes, i);
     anatomy.kinds[segment.kind] = {
         .saved = by_token(cost.saved_bytes),
         .freed = by_token(cost.freed_bytes(parts)),

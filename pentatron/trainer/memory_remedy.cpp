@@ -100,8 +100,8 @@ std::string memory_remedy(Config config, int world_size, const LocalRanks& here,
     config.train.global_batch_size = samples * dp;
     config.train.micro_batch_size = std::min(config.train.micro_batch_size, samples + 1);
     changes.push_back(fmt::format("train.global_batch_size={}", config.train.global_batch_size));
+    if (try_micro_batch(config)) return list();
   }
-  if (try_micro_batch(config)) return list();
   const Recompute recompute = config.train.recompute;
   for (const auto& [more, change] : {std::pair{Recompute::kSelective, "train.recompute=selective"},
                                      {Recompute::kFull, "train.recompute=full"}}) {

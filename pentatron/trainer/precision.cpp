@@ -162,10 +162,6 @@ void check_param_gather(const Config& config, config::Violations& violations) {
                    fmt::format("{}=false", key));
 }
 
-} // namespace
-
-namespace {
-
 /// What LibTorch's scaled products cannot do.
 void check_gpu_precision(const Config& config, config::Violations& violations) {
   const MixedPrecisionConfig& c = config.mixed_precision;
@@ -211,10 +207,6 @@ nn::StochasticGradients stochastic_gradients(const nn::Param& param, uint64_t se
       s.features[static_cast<size_t>(box.local[dim] + i)] = box.global[dim] + i;
   return s;
 }
-
-} // namespace
-
-namespace {
 
 /// The first compute capability with products in FP8.
 constexpr int kFp8Capability = 89;

@@ -43,7 +43,10 @@ TEST_F(Quantize, TheErrorOfNumbersWhoseSquaresAreOutOfRangeIsANumber) {
     }
     const double most = std::numeric_limits<double>::max();
     const Json large = error_of({1, most, -most / 3, 1e308}, recipe);
-    EXPECT_TRUE(large.is_null() || std::isfinite(large.get<double>())) << large;
+    // What fp32 does not hold becomes infinite and does not count; 1 is quantized to 0 or to 1.
+    if (!large.is_null()) {
+      EXPECT_LE(large.get<double>(), 1) << large;
+    }
     EXPECT_EQ(error_of({0, 0}, recipe).get<double>(), 0);
     EXPECT_TRUE(error_of({std::nan(""), std::nan("")}, recipe).is_null());
   }

@@ -86,6 +86,8 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
     std::this_thread::sleep_for(std::chrono::milliseconds(600));
     ::kill(child, SIGINT);
     EXPECT_TRUE(within(3, [&] { return has_ended(child); }));
+    EXPECT_NE(err().find("stopped without saving"), std::string::npos);
+    EXPECT_EQ(err().find("stopped without"), err().rfind("stopped without")) << "once";
     ::kill(child, SIGKILL);
     EXPECT_NE(finish(child).status, 0);
     EXPECT_FALSE(fs::exists(folder / "ck/latest"));

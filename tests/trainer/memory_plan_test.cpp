@@ -412,7 +412,6 @@ TEST(CheckpointSpace, IsMissedOnASmallDisk) {
   EXPECT_THAT(checkpoint_space_warning(c, plan), IsEmpty());
 }
 
-/// DoRA holds the logits twice, and what a word has beside them.
 TEST(MemoryPlans, OfPreparedBatchesHaveTheLengthOfTheFile) {
   const test::Scratch scratch;
   const std::string file = scratch / "batches.safetensors";
@@ -424,6 +423,7 @@ TEST(MemoryPlans, OfPreparedBatchesHaveTheLengthOfTheFile) {
   EXPECT_THAT(describe_limits(config, plan, {}), HasSubstr("2 iterations, 2.05K tokens"));
 }
 
+/// DoRA holds the logits twice, and what a word has beside them.
 TEST(MemoryPlans, KnowDoraOfTheOutputLayer) {
   const auto loss = [](const char* type) {
     const Config c = small_model({type, "peft.target_modules=[lm_head]", "dtype=fp32",

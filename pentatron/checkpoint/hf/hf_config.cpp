@@ -120,8 +120,8 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
   const Family& family = *find_family(model.family);
   if (const std::string why = family.obstacle != nullptr ? family.obstacle(model.config) : "";
       !why.empty())
-    raise<ConfigError>("{}: {}, and transformers has no such model of type {}", file.string(), why,
-                       family.model_type);
+    raise<ConfigError>("{}: {}, which transformers does not load for model_type={}", file.string(),
+                       why, family.model_type);
   return model;
 }
 

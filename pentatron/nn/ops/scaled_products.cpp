@@ -29,6 +29,7 @@ void see_on_device(const at::Tensor& x, Operand operand, const LowPrecision& how
 
 QuantizedValues scaled_codes(const at::Tensor& x_in, Operand operand, const LowPrecision& how,
                              bool along_rows) {
+  PT_DCHECK(!how.hadamard && !how.stochastic);
   const at::Tensor x = x_in.contiguous();
   const kernels::QuantRecipe recipe = how.recipe(operand);
   const at::TensorOptions scalar = x.options().dtype(at::kFloat);
