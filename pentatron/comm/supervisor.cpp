@@ -318,7 +318,9 @@ class Supervision {
       }
       const bool ends = asks_to_end(number);
       // A terminal that is closed may send several SIGHUP, and other signals after it.
-      const bool again = ends && number != SIGHUP && asked_to_end_++ > 0;
+      const bool again = ends && number != SIGHUP && asked_to_end_.has_value();
+      if (again && 1000 * since(*asked_to_end_) < kOneRequestMs) continue;
+      if (ends && number != SIGHUP && !again) asked_to_end_ = Clock::now();
       server_.send_signal(number);
       if (again || (ends && server_.joined() == 0)) {
         was_stopped_ = true;
@@ -379,8 +381,8 @@ class Supervision {
   std::vector<Child> children_;
   std::vector<std::optional<int>> statuses_; ///< of waitpid, by child
   std::optional<Clock::time_point> verdict_seen_;
-  int asked_to_end_ = 0;
-  bool was_stopped_ = false; ///< by signals before the ranks had joined
+  std::optional<Clock::time_point> asked_to_end_; ///< the first time
+  bool was_stopped_ = false;                      ///< by signals before the ranks had joined
 };
 
 } // namespace

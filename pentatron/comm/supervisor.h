@@ -3,7 +3,7 @@
 ///
 /// The monitor (control/server.h) runs in this process, and ranks find it through two variables of
 /// their environment. When the run fails, every rank ends within seconds or is killed. SIGINT,
-/// SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded to every rank; a second SIGINT or SIGTERM
+/// SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded to every rank; a later SIGINT or SIGTERM
 /// ends the run immediately. SIGTSTP (Ctrl-Z) stops all ranks with this process, and they continue
 /// with it. Ranks end when this process dies. Their output is passed on unchanged; their standard
 /// input is empty.
@@ -19,6 +19,10 @@
 #include "pentatron/comm/launch.h"
 
 namespace pentatron::comm {
+
+/// Launchers and `timeout` send a signal to a process and to its group: what comes so soon after a
+/// first signal is the same request to end.
+inline constexpr int64_t kOneRequestMs = 500;
 
 struct SupervisorOptions {
   enum class Start : uint8_t {

@@ -13,6 +13,7 @@
 
 #include "pentatron/base/progress.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/comm/supervisor.h"
 #include "pentatron/trainer/train.h"
 
 namespace pentatron::trainer {
@@ -24,9 +25,6 @@ std::atomic<int> signal_received{0};
 std::atomic<int64_t> asked_to_end_ms{0};
 std::atomic<const char*> first_answer{nullptr};
 std::atomic<bool> answers{false}; ///< this process, of those of a run
-
-/// Launchers and `timeout` send a signal to a process and to its group: that is one request.
-constexpr int64_t kOneRequestMs = 500;
 
 int64_t now_ms() { // safe in a signal handler
   timespec now = {};
@@ -41,7 +39,7 @@ extern "C" void on_signal(int number) {
   log::clear_progress_in_handler();
   int64_t asked = 0;
   if (number != SIGHUP && !asked_to_end_ms.compare_exchange_strong(asked, now_ms()) &&
-      now_ms() - asked >= kOneRequestMs) {
+      now_ms() - asked >= comm::kOneRequestMs) {
     constexpr char kText[] = "stopped without saving\n";
     if (answers) [[maybe_unused]]
       const ssize_t n = ::write(STDERR_FILENO, kText, sizeof kText - 1);

@@ -140,7 +140,7 @@ TEST_F(HfShapes, OfHeadsThatDoNotDivideTheHiddenSize) {
     json["hidden_size"] = 46;
     json["head_dim"] = 8;
     const std::string why = "hidden_size=46 is not a multiple of num_attention_heads=4";
-    EXPECT_THAT(import_error(json), HasSubstr(why + ", and transformers")) << model;
+    EXPECT_THAT(import_error(json), HasSubstr(why + ", which transformers")) << model;
     // Mistral's differ from Llama's in the check alone.
     if (json["model_type"] == "llama")
       EXPECT_EQ(make_hf_config(read(json), "llama").family, "mistral");
