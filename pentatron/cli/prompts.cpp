@@ -74,8 +74,8 @@ class PromptRecords {
     if (status == Status::kTooLong)
       raise<DataError>("{} has {} bytes, more than the limit of {}", where(),
                        records_.record_bytes(), kMaxPromptBytes);
-    if (number() == 1 && record.starts_with(data::kByteOrderMark))
-      record.remove_prefix(data::kByteOrderMark.size());
+    if (number() == 1 && record.starts_with(kByteOrderMark))
+      record.remove_prefix(kByteOrderMark.size());
     if (data::find_invalid_utf8(record) != std::string_view::npos)
       raise<DataError>("{} is not valid UTF-8\n  try: a file with text in UTF-8", where());
     return true;

@@ -66,31 +66,6 @@ SafeTensor tensor_of(SafeDtype dtype, std::vector<int64_t> shape, const std::vec
   return {dtype, std::move(shape), std::as_bytes(std::span(data))};
 }
 
-/// The root of a sum of squares, which may be out of the range of fp64 while the numbers are not.
-class Norm {
- public:
-  void add(double x) {
-    if (x == 0) return;
-    const int exponent = std::ilogb(x);
-    if (exponent > exponent_) {
-      squares_ = std::ldexp(squares_, 2 * std::max(exponent_ - exponent, -kFar));
-      exponent_ = exponent;
-    }
-    const double scaled = std::ldexp(x, -exponent_);
-    squares_ += scaled * scaled;
-  }
-  /// Not finite if `other` is zero and this is not.
-  double over(const Norm& other) const {
-    if (squares_ == 0) return 0;
-    return std::ldexp(std::sqrt(squares_ / other.squares_), exponent_ - other.exponent_);
-  }
-
- private:
-  static constexpr int kFar = 1000;
-  double squares_ = 0; // in units of 4^exponent_
-  int exponent_ = -2 * kFar;
-};
-
 int quantize_file(const QuantizeArguments& a) {
   if (!a.overwrite)
     refuse_existing(std::array{std::filesystem::path(a.out)}, "--out");
@@ -152,8 +127,8 @@ int quantize_file(const QuantizeArguments& a) {
   naming(
       "--out ", a.out, [&] { write_safetensors(a.out, out); }, "a file in another folder");
 
-  Norm error, size;
-  int64_t without = 0; ///< elements that are not finite, before or after
+  long double error = 0, size = 0; // squares of fp64 numbers may be out of its range
+  int64_t without = 0;             ///< elements that are not finite, before or after
   for (size_t i = 0; i < values.size(); ++i) {
     const double given = load_as_double(aligned.data(), dtype, static_cast<int64_t>(i));
     const double difference = values[i] - given;
@@ -161,11 +136,13 @@ int quantize_file(const QuantizeArguments& a) {
       ++without;
       continue;
     }
-    error.add(difference);
-    size.add(given);
+    error += static_cast<long double>(difference) * difference;
+    size += static_cast<long double>(given) * given;
   }
   const bool none = without > 0 && without == rows * cols;
-  const double relative = none ? std::nan("") : error.over(size);
+  const double relative = none        ? std::nan("")
+                          : error > 0 ? static_cast<double>(std::sqrt(error / size))
+                                      : 0;
   fmt::print("{{\"recipe\":\"{}\",\"shape\":[{},{}],\"bytes\":{},\"relative_error\":{}}}\n",
              how.name, rows, cols,
              codes.size() + static_cast<size_t>(scale_count) * (bytes ? 1 : 4) +

@@ -3,10 +3,10 @@
 ///
 /// The monitor (control/server.h) runs in this process, and ranks find it through two variables of
 /// their environment. When the run fails, every rank ends within seconds or is killed. SIGINT,
-/// SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded to every rank; a later SIGINT or SIGTERM
-/// ends the run immediately. SIGTSTP (Ctrl-Z) stops all ranks with this process, and they continue
-/// with it. Ranks end when this process dies. Their output is passed on unchanged; their standard
-/// input is empty.
+/// SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded to every rank; a SIGINT or SIGTERM
+/// after kOneRequestMs ends the run immediately. SIGTSTP (Ctrl-Z) stops all ranks with this
+/// process, and they continue with it. Ranks end when this process dies. Their output is passed on
+/// unchanged; their standard input is empty.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "pentatron/config/quoted_scalar.h"
 
-#include <cstdint>
+#include "pentatron/base/utf8.h"
 
 namespace pentatron::config {
 
@@ -11,25 +11,6 @@ bool is_blank(char c) {
 }
 bool is_break(char c) {
   return c == '\n' || c == '\r';
-}
-
-void append_utf8(std::string& out, uint32_t c) {
-  const auto tail = [&](int shift) { out += static_cast<char>(0x80 | ((c >> shift) & 0x3F)); };
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xC0 | (c >> 6));
-    tail(0);
-  } else if (c < 0x10000) {
-    out += static_cast<char>(0xE0 | (c >> 12));
-    tail(6);
-    tail(0);
-  } else {
-    out += static_cast<char>(0xF0 | ((c >> 18) & 7));
-    tail(12);
-    tail(6);
-    tail(0);
-  }
 }
 
 class Folder {
@@ -98,7 +79,7 @@ class Folder {
     const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (digits > 0) {
       const std::string hex(text_.substr(at_ + 2, digits));
-      append_utf8(out_, static_cast<uint32_t>(std::stoul(hex, nullptr, 16)));
+      append_utf8(out_, static_cast<char32_t>(std::stoul(hex, nullptr, 16)));
       add(2 + digits, "");
       return false;
     }

@@ -8,20 +8,6 @@
 
 namespace pentatron::config {
 
-namespace {
-
-/// Whether the cause begins with the key of the setting that `where` is, "override 'key=value'".
-bool names(std::string_view cause, std::string_view where) {
-  constexpr std::string_view kBegin = "override '";
-  if (!where.starts_with(kBegin)) return false;
-  const std::string_view setting = where.substr(kBegin.size());
-  const std::string_view key = setting.substr(0, setting.find_first_of("='"));
-  return !key.empty() && cause.starts_with(key) && cause.size() > key.size() &&
-         (cause[key.size()] == '=' || cause[key.size()] == ' ');
-}
-
-} // namespace
-
 void Violations::add(std::string_view path, std::string cause, std::string suggestion) {
   add_at(where(path), path, std::move(cause), std::move(suggestion));
 }
@@ -54,7 +40,10 @@ std::string Violations::text() const {
     const Violation& v = list_[i];
     if (i > 0) text += '\n';
     text += indent;
-    if (!v.where.empty() && !names(v.cause, v.where)) text += v.where + ": ";
+    // A setting of the command line is known by the key with which its cause begins.
+    const bool named =
+        v.where.starts_with("override ") && !v.path.empty() && v.cause.starts_with(v.path);
+    if (!v.where.empty() && !named) text += v.where + ": ";
     text += v.cause;
     if (!v.suggestion.empty()) text += fmt::format("\n{}  try: {}", indent, v.suggestion);
   }

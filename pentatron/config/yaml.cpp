@@ -10,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
+#include "pentatron/base/utf8.h"
 #include "pentatron/config/node.h"
 #include "pentatron/config/quoted_scalar.h"
 #include "pentatron/config/violations.h"
@@ -211,9 +212,9 @@ std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bo
                       "an escape in double quotes, such as \"\\x07\"");
     return std::nullopt;
   }
-  constexpr std::string_view kMark = "\xEF\xBB\xBF"; // which yaml-cpp leaves out
-  TreeBuilder builder(text.starts_with(kMark) ? text.substr(kMark.size()) : text, where, lines,
-                      violations, kind);
+  const std::string_view seen = // by yaml-cpp
+      text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size()) : text;
+  TreeBuilder builder(seen, where, lines, violations, kind);
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);

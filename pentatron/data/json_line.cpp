@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/utf8.h"
 
 #include <algorithm>
 #include <cstring>
@@ -75,25 +76,6 @@ const char* plain_end(const char* p, const char* end) {
   return p;
 }
 
-void append_utf8(uint32_t c, std::string& out) {
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-    return;
-  }
-  if (c < 0x800) {
-    out += static_cast<char>(0xC0 | (c >> 6));
-  } else {
-    if (c < 0x10000) {
-      out += static_cast<char>(0xE0 | (c >> 12));
-    } else {
-      out += static_cast<char>(0xF0 | (c >> 18));
-      out += static_cast<char>(0x80 | ((c >> 12) & 0x3F));
-    }
-    out += static_cast<char>(0x80 | ((c >> 6) & 0x3F));
-  }
-  out += static_cast<char>(0x80 | (c & 0x3F));
-}
-
 bool Scanner::hex4(uint32_t& value) {
   if (end_ - p_ < 4) return false;
   value = 0;
@@ -131,7 +113,7 @@ bool Scanner::escape(std::string* out) {
     if (!take('\\') || !take('u') || !hex4(low) || low < 0xDC00 || low >= 0xE000) return false;
     code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
   }
-  if (out) append_utf8(code, *out);
+  if (out) append_utf8(*out, code);
   return true;
 }
 

@@ -5,10 +5,9 @@
 #include <cstdint>
 #include <string_view>
 
-namespace pentatron::data {
+#include "pentatron/base/utf8.h"
 
-/// What some programs write before the text of a file.
-inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+namespace pentatron::data {
 
 /// The offset of the first byte that is not valid UTF-8 (overlong forms, surrogates and code points
 /// above U+10FFFF are not), or npos. A sequence cut off by the end counts as invalid at its first

@@ -13,6 +13,7 @@
 #include "pentatron/data/data_files.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/trainer/adapters.h"
+#include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/input_log.h"
 #include "pentatron/trainer/notices.h"
@@ -52,9 +53,7 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
     merged = checkpoint::open_model(folder);
   Config saved = config;
   if (!run.config_yaml.empty()) {
-    saved = {};
-    config::Violations ignored; // of an older program
-    config::apply_yaml(saved, run.config_yaml, "", ignored);
+    saved = stored_config(run.config_yaml);
     if (merged) saved.model = merged->config();
     check_saved(saved, config, run.has_training_state, folder);
   }

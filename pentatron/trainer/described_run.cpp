@@ -39,17 +39,19 @@ std::optional<DescribedRun> described_run(const CheckpointConfig& checkpoint) {
   DescribedRun run{
       .folder = found->first, .manifest = std::move(found->second), .config = {}, .trained = false};
   run.trained = run.manifest.state.contains("optimizer_steps");
-  config::Violations of_another_version;
-  config::apply_yaml(run.config, run.manifest.config_yaml, "", of_another_version);
+  run.config = stored_config(run.manifest.config_yaml);
   return run;
 }
 
-Config described_config(const checkpoint::ModelFacts& facts) {
-  Config saved;
+Config stored_config(std::string_view yaml) {
+  Config config;
   config::Violations of_another_version;
-  if (!facts.saved_config.empty())
-    config::apply_yaml(saved, facts.saved_config, "", of_another_version);
-  return saved;
+  config::apply_yaml(config, std::string(yaml), "", of_another_version);
+  return config;
+}
+
+Config described_config(const checkpoint::ModelFacts& facts) {
+  return facts.saved_config.empty() ? Config() : stored_config(facts.saved_config);
 }
 
 } // namespace pentatron::trainer

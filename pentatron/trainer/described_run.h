@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string_view>
 
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
@@ -21,6 +22,10 @@ struct DescribedRun {
 /// Returns nothing if no checkpoint can be read (loading it reports the error), or if
 /// checkpoint.load names a model that is not a checkpoint, such as hf:DIR.
 std::optional<DescribedRun> described_run(const CheckpointConfig& checkpoint);
+
+/// What a run has stored, perhaps another version of the program: keys that this one does not know,
+/// and values that it does not allow, are left out.
+Config stored_config(std::string_view yaml);
 
 /// The configuration of the run that a model comes from, as far as this version knows its keys; the
 /// defaults if the model does not come from a run.

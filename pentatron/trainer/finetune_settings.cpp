@@ -22,6 +22,7 @@
 #include "pentatron/data/sft/sft_dataset.h"
 #include "pentatron/models/model.h"
 #include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/model_tokenizer.h"
 #include "pentatron/trainer/run_files.h"
 #include "pentatron/trainer/run_folders.h"
@@ -88,9 +89,7 @@ void check_same_model(const FinetuneRequest& request, const fs::path& checkpoint
 void check_same_examples(const FinetuneRequest& request) {
   Config earlier;
   try {
-    config::Violations of_another_version;
-    config::apply_yaml(earlier, std::string(MappedFile(fs::path(request.out) / kConfigFile).text()),
-                       "", of_another_version);
+    earlier = stored_config(MappedFile(fs::path(request.out) / kConfigFile).text());
   } catch (const Error&) { // what the run began with is not known
     return;
   }
@@ -101,9 +100,8 @@ void check_same_examples(const FinetuneRequest& request) {
   const std::string& began = earlier.dataset.path;
   const std::vector<std::string> before = data::split_paths(began),
                                  now = data::split_paths(request.data);
-  const auto found = [](const std::string& path) { return is_there(path); };
   // Of a path that leads nowhere now it is not known what was there.
-  if (!began.empty() && std::ranges::all_of(before, found) &&
+  if (!began.empty() && std::ranges::all_of(before, is_there) &&
       !std::ranges::equal(before, now, is_same))
     raise<ConfigError>("--out {} has a run on {}, not on {}\n  try: --out {}", request.out, began,
                        request.data, shell_word(free_path(request.out).string()));

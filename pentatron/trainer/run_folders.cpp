@@ -23,6 +23,7 @@
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/plot/metrics_text.h"
+#include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/run_files.h"
@@ -98,20 +99,13 @@ void require_folder(const std::string& key, const fs::path& folder, std::vector<
   if (error) refuse_folder(key, folder, error.message());
 }
 
-Config parsed(std::string_view yaml) {
-  Config config;
-  config::Violations ignored; // of an older program
-  config::apply_yaml(config, std::string(yaml), "", ignored);
-  return config;
-}
-
 /// Whether `dir` was the logger.dir of a run that made a step. A config.yaml of the user may lie
 /// beside checkpoints; that of a run names its folder.
 bool has_results(const fs::path& dir) {
   if (dir.empty() || has_failed_start(dir)) return false;
   if (has_metrics(dir) || is_there(dir / kSummaryFile)) return true;
   try {
-    const std::string logs = parsed(MappedFile(dir / kConfigFile).text()).logger.dir;
+    const std::string logs = stored_config(MappedFile(dir / kConfigFile).text()).logger.dir;
     return !logs.empty() && is_same(logs, dir);
   } catch (const Error&) {
     return false;
@@ -147,13 +141,13 @@ bool moved_together(const Config& config, const fs::path& run, const fs::path& d
 bool wrote_metrics(const fs::path& run, const fs::path& dir) {
   std::optional<Config> of_metrics, of_checkpoint;
   try {
-    of_metrics = parsed(MappedFile(dir / kConfigFile).text());
+    of_metrics = stored_config(MappedFile(dir / kConfigFile).text());
     if (is_same(of_metrics->checkpoint.save, run)) return true;
   } catch (const Error&) { // it was ended before that was written
   }
   try {
     if (const auto latest = checkpoint::latest_name(run))
-      of_checkpoint = parsed(checkpoint::saved_run(run / *latest).config_yaml);
+      of_checkpoint = stored_config(checkpoint::saved_run(run / *latest).config_yaml);
   } catch (const Error&) { // told when it is loaded
   }
   if (of_checkpoint && is_same(of_checkpoint->logger.dir, dir)) return true;
@@ -228,7 +222,7 @@ std::string resume_keys(const Config& config, const fs::path& run) {
 [[noreturn]] void refuse_metrics(const Config& config, const char* key, const fs::path& folder) {
   std::string ways = new_folders(config) + " for a new run";
   try {
-    const fs::path theirs = parsed(MappedFile(folder / kConfigFile).text()).checkpoint.save;
+    const fs::path theirs = stored_config(MappedFile(folder / kConfigFile).text()).checkpoint.save;
     if (has_checkpoints(theirs)) ways = resume_keys(config, theirs) + " to resume it, or " + ways;
   } catch (const Error&) { // its checkpoints are not known
   }
@@ -245,7 +239,7 @@ bool started_before(const Config& config, bool saved) {
     return false;
   try {
     const CheckpointConfig earlier =
-        parsed(MappedFile(fs::path(config.logger.dir) / kConfigFile).text()).checkpoint;
+        stored_config(MappedFile(fs::path(config.logger.dir) / kConfigFile).text()).checkpoint;
     return earlier.load == c.load && earlier.finetune == c.finetune &&
            is_same(earlier.save, c.save);
   } catch (const Error&) {

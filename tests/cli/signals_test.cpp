@@ -33,6 +33,17 @@ class Signals : public test::StartedProgram {
                              "logger.tensorboard=false"});
     return tiny(std::move(more));
   }
+  /// A new run without end, of one rank or more, that has made steps.
+  pid_t begin(const std::string& ranks) const {
+    fs::remove_all(folder / "ck");
+    fs::remove_all(folder / "log");
+    std::vector<std::string> arguments =
+        endless({"train.global_batch_size=256", "train.micro_batch_size=1"});
+    if (!ranks.empty()) arguments.insert(arguments.end(), {ranks, "--backend=sockets"});
+    const pid_t child = start(arguments);
+    EXPECT_TRUE(within(60, [&] { return metrics() > 100; })) << err();
+    return child;
+  }
   uintmax_t metrics() const {
     std::error_code error;
     const uintmax_t size = fs::file_size(folder / "log/metrics.jsonl", error);
@@ -49,13 +60,7 @@ class Signals : public test::StartedProgram {
 TEST_F(Signals, AClosedTerminalSavesOnceHoweverOftenItIsTold) {
   for (const char* ranks : {"", "--ranks=2"}) {
     SCOPED_TRACE(ranks);
-    fs::remove_all(folder / "ck");
-    fs::remove_all(folder / "log");
-    std::vector<std::string> arguments =
-        endless({"train.global_batch_size=256", "train.micro_batch_size=1"});
-    if (*ranks != 0) arguments.insert(arguments.end(), {ranks, "--backend=sockets"});
-    const pid_t child = start(arguments);
-    ASSERT_TRUE(within(60, [&] { return metrics() > 100; })) << err();
+    const pid_t child = begin(ranks);
     for (int i = 0; i < 3; ++i) {
       ::kill(child, SIGHUP);
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -101,13 +106,7 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
 TEST_F(Signals, ASignalThatComesTwiceAtOnceSavesLikeOne) {
   for (const char* ranks : {"", "--ranks=2"}) {
     SCOPED_TRACE(ranks);
-    fs::remove_all(folder / "ck");
-    fs::remove_all(folder / "log");
-    std::vector<std::string> arguments =
-        endless({"train.global_batch_size=256", "train.micro_batch_size=1"});
-    if (*ranks != 0) arguments.insert(arguments.end(), {ranks, "--backend=sockets"});
-    const pid_t child = start(arguments);
-    ASSERT_TRUE(within(60, [&] { return metrics() > 100; })) << err();
+    const pid_t child = begin(ranks);
     for (int i = 0; i < 3; ++i) ::kill(child, i == 1 ? SIGINT : SIGTERM);
     const Result r = finish(child);
     EXPECT_EQ(r.status, 0) << r.err;

@@ -192,6 +192,9 @@ TEST_F(UserData, RunsKeepApartFromModelsAndCheckpoints) {
       call(from_scratch("train.train_iters=2 checkpoint.save=t logger.dir=model"), 2),
       AllOf(HasSubstr("logger.dir=model contains a model"), HasSubstr("logger.dir=model-2")));
   EXPECT_FALSE(fs::exists(folder / "model/metrics.jsonl"));
+  EXPECT_THAT(call(from_scratch("train.train_iters=2 logger.dir=" + std::string(300, 'x')), 2),
+              AllOf(HasSubstr("File name too long"), HasSubstr("try: another logger.dir"),
+                    Not(HasSubstr("run.lock"))));
   for (const char* inside : {"s/step_00000002", "s/step_00000002/more/and_more"})
     EXPECT_THAT(call(from_scratch("train.train_iters=2 logger.dir=m checkpoint.save=" +
                                   std::string(inside)),

@@ -37,6 +37,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
@@ -167,6 +168,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"moe", {"model.num_moe_experts=8", "model.moe_layer_freq=[0]+[1]*3"}},
         Case{"moe_ep2", {"model.num_moe_experts=8", "parallel.expert_model_parallel_size=2"}, 2},
         Case{"cp2", {"parallel.context_parallel_size=2"}, 2},
+        Case{"cp2_long",
+             {"parallel.context_parallel_size=2", "model.num_layers=2", "model.hidden_size=128",
+              "model.ffn_hidden_size=512", "model.vocab_size=512", "train.seq_length=2048",
+              "model.max_position_embeddings=2048", "train.micro_batch_size=1",
+              "train.global_batch_size=2"},
+             2,
+             0.05},
         Case{"cp2_all_gather_bf16",
              llama({"dtype=bf16", "parallel.context_parallel_size=2",
                     "parallel.cp_comm_type=[all_gather]", "train.micro_batch_size=8"}),
@@ -295,6 +303,13 @@ TEST(MemoryPlans, WhatCannotFitIsRefusedWithWhatWould) {
     ASSERT_FALSE(keys.empty()) << message;
     EXPECT_NO_THROW(require_memory(base(keys), refusal.ranks, here, free_bytes)) << message;
   }
+}
+
+/// A smaller microbatch changes no result, a smaller batch does.
+TEST(MemoryPlans, ASmallerMicrobatchIsSuggestedFirst) {
+  const Config config = small_model(
+      {"train.micro_batch_size=1000000", "train.global_batch_size=1000000", "train.seq_length=16"});
+  EXPECT_THAT(memory_remedy(config, 1, {}, 40 * kGiB), StartsWith("train.micro_batch_size="));
 }
 
 TEST(MemoryPlans, OfWhatFitsNothingIsSaid) {

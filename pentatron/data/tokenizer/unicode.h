@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "pentatron/base/utf8.h"
+
 namespace pentatron::data::tokenizer {
 
 /// General categories in the order of tools/make_unicode_tables.py.
@@ -71,7 +73,6 @@ inline size_t utf8_length(char first) {
   const auto b = static_cast<unsigned char>(first);
   return b < 0x80 ? 1 : b < 0xE0 ? 2 : b < 0xF0 ? 3 : 4;
 }
-void append_utf8(std::string& text, char32_t c);
 /// Calls `f(code point)` for each of valid UTF-8.
 template <class F> void for_each_code_point(std::string_view text, F&& f) {
   for (size_t i = 0; i < text.size();) {

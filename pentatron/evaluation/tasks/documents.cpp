@@ -54,7 +54,7 @@ void read_records(const Task& task, const fs::path& path, Documents& documents) 
 std::string read_file(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-  if (text.starts_with(data::kByteOrderMark)) text.erase(0, data::kByteOrderMark.size());
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   if (const size_t bad = data::find_invalid_utf8(text); bad != std::string::npos)
     raise<DataError>("{} is not valid UTF-8 at byte {}", path.string(), bad);
   return text;

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "pentatron/kernels/common/host_device.h"
+
 namespace pentatron::kernels {
 
 /// A sign, an exponent and a mantissa.
@@ -21,40 +23,43 @@ struct CodeFormat {
   uint8_t nan = 0x7F; ///< the code of NaN; e2m1 has none and takes its largest number
   bool has_nan = true;
 
-  constexpr int min_exponent() const { return 1 - bias; } ///< of normal numbers
+  PT_HOST_DEVICE constexpr int min_exponent() const { return 1 - bias; } ///< of normal numbers
 };
 inline constexpr CodeFormat kE4M3 = {};
 inline constexpr CodeFormat kE5M2 = {.mantissa = 2, .bias = 15, .largest = 57344};
 inline constexpr CodeFormat kE2M1 = {
     .mantissa = 1, .bias = 1, .largest = 6, .sign = 0x08, .nan = 0x07, .has_nan = false};
 
+// With __builtin_bit_cast where CUDA kernels call, for which std::bit_cast is no function.
+
 /// 2^n as fp32, for n in [-127, 127].
-constexpr float power_of_two(int n) {
-  return std::bit_cast<float>(n == -127 ? 0x00400000u : static_cast<uint32_t>(n + 127) << 23);
+PT_HOST_DEVICE constexpr float power_of_two(int n) {
+  return __builtin_bit_cast(float, n == -127 ? 0x00400000u : static_cast<uint32_t>(n + 127) << 23);
 }
 
 /// The number of the format nearest to x, ties to the even code; beyond the largest, the largest
 /// with the sign. NaN stays NaN, in a format without it it is the largest number.
-inline float rounded_to(const CodeFormat& format, float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x), sign = bits & 0x80000000u;
-  float size = std::bit_cast<float>(bits ^ sign);
+PT_HOST_DEVICE inline float rounded_to(const CodeFormat& format, float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x), sign = bits & 0x80000000u;
+  float size = __builtin_bit_cast(float, bits ^ sign);
   if (size != size) return format.has_nan ? x : format.largest;
   if (size > format.largest) size = format.largest;
   // Adding a number whose last bit is worth one step of the format rounds; taking it away is exact.
   const uint32_t least = static_cast<uint32_t>(format.min_exponent() + 127) << 23;
-  const uint32_t exponent = std::bit_cast<uint32_t>(size) & 0x7F800000u;
-  const auto shift = std::bit_cast<float>((exponent > least ? exponent : least) +
-                                          (static_cast<uint32_t>(23 - format.mantissa) << 23));
+  const uint32_t exponent = __builtin_bit_cast(uint32_t, size) & 0x7F800000u;
+  const auto shift =
+      __builtin_bit_cast(float, (exponent > least ? exponent : least) +
+                                    (static_cast<uint32_t>(23 - format.mantissa) << 23));
   const float sum = size + shift;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(sum - shift) | sign);
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, sum - shift) | sign);
 }
 
 /// The code of a number that the format has.
-inline uint8_t code_of(const CodeFormat& format, float value) {
+PT_HOST_DEVICE inline uint8_t code_of(const CodeFormat& format, float value) {
   if (value != value) return format.nan;
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const auto sign = static_cast<uint8_t>(bits >> 31 != 0 ? format.sign : 0);
-  const float size = std::bit_cast<float>(bits & 0x7FFFFFFFu);
+  const float size = __builtin_bit_cast(float, bits & 0x7FFFFFFFu);
   if (size < power_of_two(format.min_exponent())) // subnormal: a number of steps
     return static_cast<uint8_t>(
         sign | static_cast<uint8_t>(size * power_of_two(format.mantissa - format.min_exponent())));

@@ -32,8 +32,7 @@ __device__ float encode_of(float largest, float amax) {
   return encode > FLT_MAX ? FLT_MAX : encode;
 }
 
-/// rounded_to() and code_of() of formats.h.
-template <bool e5m2> __device__ uint8_t code_of(float x) {
+template <bool e5m2> __device__ uint8_t rounded_code(float x) {
 #if !defined(PENTATRON_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   uint16_t pair;
   if constexpr (e5m2)
@@ -42,24 +41,8 @@ template <bool e5m2> __device__ uint8_t code_of(float x) {
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
   return static_cast<uint8_t>(pair);
 #else
-  constexpr int mantissa = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7;
-  constexpr float largest = e5m2 ? 57344 : 448;
-  constexpr uint32_t least = static_cast<uint32_t>(1 - bias + 127) << 23;
-  if (x != x) return 0x7F;
-  const uint32_t bits = bits_of(x), sign = bits >> 31 << 7;
-  float size = float_of(bits & 0x7FFFFFFFu);
-  if (size > largest) size = largest;
-  // Adding a number whose last bit is worth one step of the format rounds; taking it away is exact.
-  const uint32_t exponent = bits_of(size) & 0x7F800000u;
-  const float shift = float_of((exponent > least ? exponent : least) +
-                               (static_cast<uint32_t>(23 - mantissa) << 23));
-  const float rounded = (size + shift) - shift;
-  if (rounded < float_of(least)) // subnormal: a number of steps
-    return static_cast<uint8_t>(
-        sign | static_cast<uint32_t>(
-                   rounded * float_of(static_cast<uint32_t>(mantissa - 1 + bias + 127) << 23)));
-  return static_cast<uint8_t>(sign | ((bits_of(rounded) >> (23 - mantissa)) -
-                                      (static_cast<uint32_t>(127 - bias) << mantissa)));
+  constexpr CodeFormat format = e5m2 ? kE5M2 : kE4M3;
+  return code_of(format, rounded_to(format, x));
 #endif
 }
 
@@ -110,7 +93,8 @@ template <class T, bool e5m2, bool packs> __global__ void encode(Fp8Codes a) {
       for (int j = 0; j < kWidth && col + j < a.cols; ++j)
         in[j] = to_acc(x[row * a.cols + col + j]);
     }
-    for (int j = 0; j < kWidth; ++j) codes[j] = code_of<e5m2>(static_cast<float>(in[j]) * scale);
+    for (int j = 0; j < kWidth; ++j)
+      codes[j] = rounded_code<e5m2>(static_cast<float>(in[j]) * scale);
     uint8_t* const out = a.codes + row * a.stride + col;
     if constexpr (packs) {
 #ifdef PENTATRON_EMULATED
@@ -143,7 +127,7 @@ template <class T, bool e5m2, bool packs> __global__ void encode_transposed(Fp8C
     acc_t<T> in[V] = {};
     if (inside) load<V>(x + (first_row + r) * a.cols + first_col + c, in);
     for (int v = 0; v < V; ++v)
-      tile[(c + v) * kPitch + r] = code_of<e5m2>(static_cast<float>(in[v]) * scale);
+      tile[(c + v) * kPitch + r] = rounded_code<e5m2>(static_cast<float>(in[v]) * scale);
   }
   __syncthreads();
   constexpr int kGroups = kTileRows / kWidth;
