@@ -2,11 +2,14 @@
 ///
 ///   build/dev/benchmarks/bench_pipeline [--ranks 4,8] [--microbatches 8,16,32] [--svg FOLDER]
 ///   mpirun -n 4 build/dev/benchmarks/bench_pipeline
+///   build/dev/benchmarks/bench_pipeline --exchange-ms 2,5,10
 ///
 /// A stage's computations are waits of known lengths, which need no core: so any number of ranks
 /// keeps time on any machine, and what is measured is the schedule, the runtime and the messages. A
 /// rank's forward pass of a microbatch takes F, its input gradient I, its weight gradient W; a rank
 /// with v stages has v parts of each. Ranks are threads, or the processes of an mpirun.
+/// With --exchange-ms, each F and each I also waits so long for messages, half way, as for those
+/// between experts; overlapped pairs run one after the other, and in turns.
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
@@ -28,6 +31,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <limits>
 #include <thread>
 
 namespace {
@@ -60,13 +64,19 @@ void calibrate(double seconds) {
   timer_lateness_s = lateness[12];
 }
 
+/// Messages in the middle of a pass.
+struct Exchange {
+  double seconds = 0;
+  nn::Turns* turns = nullptr; ///< null: the pass waits for them
+};
+
 /// A stage that waits. Its weight gradients go through the WgradQueue like those of a linear layer,
 /// to a parameter of the microbatch's own, whose gradient memory takes W to be had; so W passes
 /// when the queue runs the task, wherever the schedule has put that.
 class WaitingSegment : public nn::Segment {
  public:
-  WaitingSegment(const StageCost& cost, bool last, int num_microbatches)
-      : cost_(cost), last_(last) {
+  WaitingSegment(const StageCost& cost, const Exchange& exchange, bool last, int num_microbatches)
+      : cost_(cost), exchange_(exchange), last_(last) {
     for (int i = 0; i < num_microbatches; ++i) {
       nn::Param& weight =
           weights_.add({.name = "weight", .shape = {kHidden, kHidden}}, {}, at::kFloat, {});
@@ -85,14 +95,14 @@ class WaitingSegment : public nn::Segment {
                  const nn::ForwardContext& ctx) const override {
     nn::Param* const weight = by_microbatch_[ctx.layout->sample_ids[0]];
     ctx.use(weight);
-    wait_s(cost_.forward);
+    compute(cost_.forward);
     const at::Tensor h = taken.empty() ? at::zeros({kTokens, kHidden}) : taken[0].detach();
     const at::Tensor y = last_ ? h.sum() : h.clone();
     nn::record(
         "wait", taken, {y}, {h},
         [this, weight, taken_ = !taken.empty(), queue = ctx.wgrad](auto&& grads, nn::Saved& saved) {
           const nn::NoAutograd guard;
-          wait_s(cost_.backward_input);
+          compute(cost_.backward_input);
           const at::Tensor dx = grads[0].expand({kTokens, kHidden}).contiguous();
           queue->push(std::make_unique<nn::LinearWgrad>(dx, saved.take(0), weight, nullptr));
           return taken_ ? std::vector<at::Tensor>{dx} : std::vector<at::Tensor>{};
@@ -102,7 +112,17 @@ class WaitingSegment : public nn::Segment {
   }
 
  private:
+  void compute(double seconds) const {
+    if (exchange_.seconds == 0) return wait_s(seconds);
+    wait_s(seconds / 2);
+    const double arrives = monotonic_s() + exchange_.seconds;
+    if (exchange_.turns != nullptr) exchange_.turns->pass();
+    if (const double left = arrives - monotonic_s(); left > timer_lateness_s) wait_s(left);
+    wait_s(seconds / 2);
+  }
+
   StageCost cost_;
+  Exchange exchange_;
   bool last_;
   nn::ParamList weights_;
   std::vector<nn::Param*> by_microbatch_;
@@ -117,15 +137,16 @@ class Resident : public nn::ParamStore {
 
 /// One step of `schedule`: the computing passes of every rank.
 Timeline measure(const pipeline::Schedule& schedule, const StageCost& cost,
-                 const comm::Group& world) {
+                 const Exchange& exchange, const comm::Group& world) {
   std::vector<nn::Chunk> chunks;
   for (const int stage : schedule.stages_of(world.rank())) {
     const bool first = schedule.is_first(stage), last = schedule.is_last(stage);
     std::vector<nn::ConnectedSegment> segments;
-    segments.push_back({std::make_unique<WaitingSegment>(cost, last, schedule.num_microbatches),
-                        {.takes = first ? std::vector<int>{} : std::vector<int>{0},
-                         .gives = last ? std::vector<int>{} : std::vector<int>{0},
-                         .ends = {}}});
+    segments.push_back(
+        {std::make_unique<WaitingSegment>(cost, exchange, last, schedule.num_microbatches),
+         {.takes = first ? std::vector<int>{} : std::vector<int>{0},
+          .gives = last ? std::vector<int>{} : std::vector<int>{0},
+          .ends = {}}});
     chunks.emplace_back(std::move(segments), 1, nn::ChunkOptions{});
   }
   std::vector<const nn::Chunk*> held;
@@ -144,7 +165,8 @@ Timeline measure(const pipeline::Schedule& schedule, const StageCost& cost,
   boundaries.before_stage.resize(static_cast<size_t>(schedule.num_stages), {0});
   pipeline::Runtime runtime(held, store, world, std::move(boundaries));
   comm::barrier(world);
-  runtime.run(schedule, microbatches, state, {.training = true, .intervals = &intervals});
+  runtime.run(schedule, microbatches, state,
+              {.training = true, .turns = exchange.turns, .intervals = &intervals});
   std::erase_if(intervals, [](const pipeline::Interval& interval) {
     return !pipeline::is_compute(interval.action.kind);
   });
@@ -184,6 +206,7 @@ struct Options {
   std::vector<int> microbatches = {8, 16, 32};
   std::vector<std::string> schedules = pipeline::schedule_names();
   double pass_ms = 15;
+  std::vector<double> exchange_ms;
   int rounds = 2;
   std::string svg;
 };
@@ -197,7 +220,7 @@ void run_case(const std::string& name, int m, const Options& options, const comm
   const Timeline simulated = pipeline::simulate(schedule, {.stages = {cost}});
   Timeline best;
   for (int round = 0; round < options.rounds; ++round) {
-    Timeline timeline = measure(schedule, cost, world);
+    Timeline timeline = measure(schedule, cost, {}, world);
     if (round == 0 || makespan(timeline) < makespan(best)) best = std::move(timeline);
   }
   if (world.rank() != 0) return;
@@ -217,8 +240,32 @@ void run_case(const std::string& name, int m, const Options& options, const comm
                 .unit = "s"}));
 }
 
+/// Step times of pairs with and without turns.
+void run_exchange_case(double exchange_ms, int m, const Options& options,
+                       const comm::Group& world) {
+  const pipeline::Schedule schedule =
+      lower(pipeline::make_schedule("dualpipe_v", world.size(), 0, m));
+  const double pass_s = options.pass_ms / 1e3 / 2;
+  nn::Turns turns;
+  const auto shortest = [&](const Exchange& exchange) {
+    double best = std::numeric_limits<double>::infinity();
+    for (int round = 0; round < options.rounds; ++round)
+      best = std::min(best, makespan(measure(schedule, {pass_s, pass_s, pass_s}, exchange, world)));
+    return best;
+  };
+  const double none = shortest({}), after = shortest({exchange_ms / 1e3}),
+               in_turns = shortest({exchange_ms / 1e3, &turns});
+  if (world.rank() != 0) return;
+  fmt::print("| {} | {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.0f} % |\n", world.size(), m,
+             exchange_ms, none, after, in_turns, 100 * (after - in_turns) / (after - none));
+  std::fflush(stdout);
+}
+
 void run_all(const Options& options, const comm::Group& world) {
   at::set_num_threads(1);
+  for (const double exchange_ms : options.exchange_ms)
+    for (const int m : options.microbatches) run_exchange_case(exchange_ms, m, options, world);
+  if (!options.exchange_ms.empty()) return;
   for (const int m : options.microbatches)
     for (const std::string& name : options.schedules) run_case(name, m, options, world);
 }
@@ -230,6 +277,9 @@ int run(int argc, char** argv) {
   program.add_option("--microbatches", options.microbatches)->delimiter(',');
   program.add_option("--schedules", options.schedules)->delimiter(',');
   program.add_option("--pass-ms", options.pass_ms, "F, I and W of a rank");
+  program.add_option("--exchange-ms", options.exchange_ms, "messages in each F and I of a stage")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
   program.add_option("--rounds", options.rounds, "the shortest counts")->check(CLI::Range(1, 100));
   program.add_option("--svg", options.svg, "folder for a picture of each");
   CLI11_PARSE(program, argc, argv);
@@ -240,9 +290,15 @@ int run(int argc, char** argv) {
     fmt::print("F = I = W = {} ms on a rank; sleeps of this machine are {:.0f} us late, which is "
                "taken off\n\n",
                options.pass_ms, timer_lateness_s * 1e6);
-    fmt::print("| schedule | ranks | microbatches | bubble, formula | simulated | measured | idle "
-               "in step, simulated | measured | step s |\n"
-               "|---|---|---|---|---|---|---|---|---|\n");
+    if (!options.exchange_ms.empty())
+      fmt::print("| ranks | microbatches | messages, ms | step without messages s | pairs one "
+                 "after the other s "
+                 "| in turns s | of the messages hidden |\n|---|---|---|---|---|---|---|\n");
+    else
+      fmt::print(
+          "| schedule | ranks | microbatches | bubble, formula | simulated | measured | idle "
+          "in step, simulated | measured | step s |\n"
+          "|---|---|---|---|---|---|---|---|---|\n");
   }
   if (launch.launcher != comm::Launcher::kNone) {
     comm::run_process_rank(launch, {}, [&](const comm::Group& world) { run_all(options, world); });

@@ -154,6 +154,16 @@ void set_thread_output(std::FILE* file, bool console) {
   thread_console = console;
 }
 
+ThreadSettings thread_settings() {
+  return {.prefix = thread_prefix, .file = thread_file, .console = thread_console};
+}
+
+void set_thread_settings(const ThreadSettings& settings) {
+  thread_prefix = settings.prefix;
+  thread_file = settings.file;
+  thread_console = settings.console;
+}
+
 void set_output(std::FILE* file, bool terminal) {
   Output& out = output();
   const std::lock_guard lock(out.mutex);

@@ -29,6 +29,15 @@ void set_thread_prefix(std::string prefix);
 /// below kWarning go there only: one console for many ranks.
 void set_thread_output(std::FILE* file, bool console);
 
+/// What a thread has set, for another thread of the same rank.
+struct ThreadSettings {
+  std::string prefix;
+  std::FILE* file = nullptr;
+  bool console = true;
+};
+ThreadSettings thread_settings();
+void set_thread_settings(const ThreadSettings& settings);
+
 /// Where messages go (standard error at the start) and whether that is a terminal. The file is not
 /// owned.
 void set_output(std::FILE* file, bool terminal);

@@ -95,6 +95,9 @@ void make_first_vector_calls() {
 int current_rank() {
   return t_rank;
 }
+void set_current_rank(int rank) {
+  t_rank = rank;
+}
 
 void run_ranks(int world_size, const RankThreadsOptions& options,
                const std::function<void(Group world)>& body) {

@@ -43,5 +43,7 @@ void make_first_vector_calls();
 
 /// The world rank of the calling thread: 0 outside run_ranks.
 int current_rank();
+/// The calling thread works for a thread of run_ranks: it is of this rank, too.
+void set_current_rank(int rank);
 
 } // namespace pentatron::comm

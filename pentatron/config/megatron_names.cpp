@@ -173,6 +173,7 @@ constexpr MegatronName kNames[] = {
     {"optimizer", "optimizer.optimizer"},
     {"original_max_position_embeddings", "model.rope_scaling.original_max_position_embeddings"},
     {"overlap_grad_reduce", "ddp.overlap_grad_reduce=true"},
+    {"overlap_moe_expert_parallel_comm", "comm_overlap.moe_expert_parallel=true"},
     {"overlap_param_gather", "ddp.overlap_param_gather=true"},
     {"params_dtype", "dtype=TYPE"},
     {"per_split_data_args_path", "dataset.per_split_data_args_path"},

@@ -140,10 +140,11 @@ struct ParallelConfig {
   void validate(config::Violations& violations, std::string_view path) const;
 };
 
-/// The section `comm_overlap`: overlap of communication and computation inside a layer.
+/// The section `comm_overlap`: overlap of communication and computation inside layers.
 struct CommOverlapConfig {
   bool tp = false;
   bool moe_shared_expert = false;
+  bool moe_expert_parallel = false;
 
   static constexpr auto fields() {
     using C = CommOverlapConfig;
@@ -152,7 +153,11 @@ struct CommOverlapConfig {
                       "split the matrix products of tensor-parallel layers into "
                       "chunks to overlap them with communication"),
         config::field("moe_shared_expert", &C::moe_shared_expert,
-                      "compute the shared experts while tokens are sent to the routed experts")};
+                      "compute the shared experts while tokens are sent to the routed experts"),
+        config::field("moe_expert_parallel", &C::moe_expert_parallel,
+                      "run the forward pass of one microbatch and the backward pass of another in "
+                      "turns: one computes while tokens of the other are sent between ranks; needs "
+                      "parallel.pipeline_schedule=dualpipe_v, with one pipeline rank or several")};
   }
 };
 

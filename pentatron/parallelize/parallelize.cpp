@@ -50,7 +50,8 @@ std::unique_ptr<models::Model> make_part(const ModelOptions& options,
                      .etp = groups.size("etp"),
                      .samples = splits_samples ? groups.get(kSampleGroup) : groups.tp(),
                      .kind = options.build.experts.kind,
-                     .overlap_shared = options.build.experts.overlap_shared};
+                     .overlap_shared = options.build.experts.overlap_shared,
+                     .turns = options.build.experts.turns};
   auto model = models::make_model(options.config, build);
   model->params().make_buffers(options.device);
   if (options.prepare) options.prepare(model->params());
@@ -282,6 +283,7 @@ TrainingModel make_training_model(const ModelOptions& options, const PipelinePla
                                   const comm::ParallelGroups& groups) {
   TrainingModel model;
   model.device = options.device;
+  model.turns = options.build.experts.turns;
   model.places = {groups.pp(), {groups, plan.rank_of_stage, true}, plan.rank_of_stage, plan.stages};
   model.model = make_part(options, groups, plan);
   limit_backward(*model.model, groups.pp());

@@ -107,6 +107,8 @@ template <class Store> struct StoredModel {
   std::unique_ptr<Store> store;
   at::Device device = at::kCPU;
   StagePlaces places;
+  std::shared_ptr<nn::Turns> turns =
+      nullptr; ///< of overlapped pairs of passes; null: they do not take turns
 
   /*implicit*/ operator ModelView() { return {*model, *store, device, places}; }
 };

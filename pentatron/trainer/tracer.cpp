@@ -48,6 +48,8 @@ const char* meaning(pipeline::ActionKind kind) {
     return "backward";
   case pipeline::ActionKind::kBackwardInput:
     return "input gradient";
+  case pipeline::ActionKind::kOverlap:
+    return "forward and backward";
   default:
     return "weight gradient";
   }

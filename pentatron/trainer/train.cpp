@@ -25,6 +25,7 @@
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/delayed_scales.h"
+#include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/differences.h"
 #include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/families.h"
@@ -153,7 +154,10 @@ void Trainer::State::build_model() {
        .build = {.dtype = scalar_type(config.dtype),
                  .tp = {groups.tp(), config.parallel.sequence_parallel, config.comm_overlap.tp},
                  .experts = {.kind = config.parallel.moe_token_dispatcher_type,
-                             .overlap_shared = config.comm_overlap.moe_shared_expert},
+                             .overlap_shared = config.comm_overlap.moe_shared_expert,
+                             .turns = config.comm_overlap.moe_expert_parallel
+                                          ? std::make_shared<nn::Turns>(device)
+                                          : nullptr},
                  .context = parallelize::context_parallel(config.parallel, groups),
                  .recompute = recomputation(config.train),
                  .offload = activation_offload(config.offload, device),
@@ -247,7 +251,6 @@ void Trainer::State::load_found() {
   const CheckpointConfig& c = config.checkpoint;
   const std::string folder = found->folder.string();
   Config saved = config;
-  config::Violations ignored; // what an older program wrote still has to fit tensor by tensor
   checkpoint::SavedRun run;
   std::string amaxes; // of delayed scales
   checkpoint::read_together(groups.world(), [&] {
@@ -261,8 +264,7 @@ void Trainer::State::load_found() {
       amaxes = checkpoint::read_attachment(folder, kAmaxFile, stored->second);
   });
   if (!run.config_yaml.empty()) {
-    saved = {};
-    config::apply_yaml(saved, run.config_yaml, "", ignored);
+    saved = stored_config(run.config_yaml); // which still has to fit tensor by tensor
     check_saved(saved, config, run.has_training_state, folder);
   }
   const checkpoint::LoadedRun loaded = checkpoint::load_run(

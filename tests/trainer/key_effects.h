@@ -466,6 +466,8 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
      {"the same numbers by another way: DispatchOnRanks and LayoutMatrix"}},
     {"comm_overlap.moe_shared_expert",
      {"the same numbers at another time: MoeLayer.SharedExpertsOnTheWay... of layers_test"}},
+    {"comm_overlap.moe_expert_parallel",
+     {"the same numbers at another time: Turns of nn_test, Trace, and LayoutMatrix"}},
     {"comm_overlap.tp", {"the same numbers at another time: SequenceParallel and LayoutMatrix"}},
     {"optimizer.store_param_remainders",
      {"the same master weights in fewer bytes: Remainder of optim_test"}},

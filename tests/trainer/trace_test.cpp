@@ -95,6 +95,21 @@ TEST(Trace, ShowsThePassesAndCommunicationOfAllRanks) {
   EXPECT_THAT(picture, HasSubstr("rank 1"));
 }
 
+TEST(Trace, ShowsPairsOfPassesThatTakeTurns) {
+  const test::Scratch scratch;
+  const std::vector<Json> events =
+      trace_of(2,
+               "model.num_moe_experts=4 parallel.expert_model_parallel_size=2 "
+               "comm_overlap.moe_expert_parallel=true parallel.pipeline_schedule=dualpipe_v",
+               scratch);
+  expect_lanes_in_order(events);
+  for (int rank = 0; rank < 2; ++rank) {
+    // Four microbatches in two stages on one rank.
+    EXPECT_THAT(names(events, rank, "forward and backward"),
+                ElementsAre("1F1+0B0", "0F2+1B1", "1F2+0B1", "0F3+1B2", "1F3+0B2"));
+  }
+}
+
 TEST(Trace, OfOneRankHasNoCommunication) {
   const test::Scratch scratch;
   const std::vector<Json> events = trace_of(1, "", scratch);

@@ -137,6 +137,10 @@ MemoryScope::~MemoryScope() {
   t_category = previous_;
 }
 
+MemoryCategory memory_category() {
+  return t_category;
+}
+
 MemorySnapshot memory_snapshot(int rank) {
   const RankCounters& of = of_rank(rank);
   MemorySnapshot snapshot;

@@ -45,6 +45,9 @@ class MemoryScope {
   MemoryCategory previous_;
 };
 
+/// Of the innermost MemoryScope of this thread.
+MemoryCategory memory_category();
+
 struct MemoryUse {
   int64_t current_bytes = 0;
   int64_t peak_bytes = 0; ///< since the start or the last reset_memory_peak

@@ -28,6 +28,16 @@ std::vector<int64_t> starts_of(const at::Tensor& counts) {
   return starts;
 }
 
+/// Of every rank of the group, one below the other.
+at::Tensor gathered(const at::Tensor& own, const comm::Group& group, nn::Turns* turns) {
+  std::vector<int64_t> shape = own.sizes().vec();
+  shape[0] *= group.size();
+  at::Tensor all = at::empty(shape, own.options());
+  comm::Work work = comm::all_gather_into(all, own, 0, group);
+  wait_in_turn(work, turns, group);
+  return all;
+}
+
 /// This rank's block of `tokens` rows.
 struct Block {
   int64_t begin = 0, rows = 0, each = 0;
@@ -143,7 +153,8 @@ void Dispatch::plan_all_to_all(const at::Tensor& chosen, int64_t num_experts, in
     send.insert(send.end(), static_cast<size_t>(etp),
                 starts[static_cast<size_t>(block + local)] - starts[static_cast<size_t>(block)]);
 
-  const at::Tensor all = comm::all_gather(counts.unsqueeze(0), 0, parallel_.group); // [ranks, E]
+  const at::Tensor all =
+      gathered(counts.unsqueeze(0), parallel_.group, parallel_.turns.get()); // [ranks, E]
   const int64_t first =
       (planted("experts_of_another_rank") ? parallel_.group.rank() % parallel_.ep()
                                           : parallel_.group.rank() / etp) *
@@ -159,7 +170,7 @@ void Dispatch::plan_all_to_all(const at::Tensor& chosen, int64_t num_experts, in
     receive.push_back(from_rank);
     begin += from_rank;
   }
-  exchange_ = Exchange::rows(std::move(send), std::move(receive), parallel_.group);
+  exchange_ = Exchange::rows(std::move(send), std::move(receive), parallel_.group, parallel_.turns);
 }
 
 void Dispatch::plan_all_gather(const at::Tensor& chosen, int64_t num_experts, int64_t least) {
@@ -170,7 +181,7 @@ void Dispatch::plan_all_gather(const at::Tensor& chosen, int64_t num_experts, in
            .const_data_ptr<int64_t>();
   at::Tensor padded = at::full({each, k}, -1, at::kLong);
   padded.narrow(0, 0, tokens).copy_(chosen);
-  const at::Tensor all = comm::all_gather(padded, 0, group); // [ranks each, k]
+  const at::Tensor all = gathered(padded, group, parallel_.turns.get()); // [ranks each, k]
 
   // By expert, of one by rank, and of one rank in order of tokens.
   const int64_t local = parallel_.local_experts(num_experts),
@@ -198,7 +209,7 @@ void Dispatch::plan_all_gather(const at::Tensor& chosen, int64_t num_experts, in
   for (size_t row = 0; row < choices.size(); ++row)
     if (choices[row] >= 0)
       values_places_.mutable_data_ptr<int64_t>()[choices[row]] = static_cast<int64_t>(row);
-  exchange_ = Exchange::gather(tokens, each, group);
+  exchange_ = Exchange::gather(tokens, each, group, parallel_.turns);
 }
 
 Dispatch::Sent Dispatch::send(const at::Tensor& x, const at::Tensor& per_choice) const {

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -39,7 +40,8 @@ struct ExpertParallel {
   int etp = 1;
   comm::Group samples; ///< the ranks that route other tokens of the same samples
   DispatchKind kind = DispatchKind::kAllToAll;
-  bool overlap_shared = false; ///< shared experts work while tokens are on their way
+  bool overlap_shared = false;                ///< shared experts work while tokens are on their way
+  std::shared_ptr<nn::Turns> turns = nullptr; ///< of two passes, where exchanges are awaited
 
   int ep() const { return group.size() / etp; }
   int64_t local_experts(int64_t experts) const { return experts / ep(); }

@@ -10,27 +10,35 @@
 
 namespace pentatron::parallel {
 
+void wait_in_turn(comm::Work& work, nn::Turns* turns, const comm::Group& group) {
+  if (turns != nullptr && group.size() > 1) turns->pass();
+  work.wait();
+}
+
 /// One way, and later the gradients' way back.
 struct Exchange::Moving {
   at::Tensor in, out;
   comm::Work work;
 };
 
-Exchange Exchange::rows(std::vector<int64_t> send, std::vector<int64_t> receive,
-                        comm::Group group) {
+Exchange Exchange::rows(std::vector<int64_t> send, std::vector<int64_t> receive, comm::Group group,
+                        std::shared_ptr<nn::Turns> turns) {
   Exchange exchange;
   exchange.send_ = std::move(send);
   exchange.receive_ = std::move(receive);
   exchange.group_ = std::move(group);
+  exchange.turns_ = std::move(turns);
   return exchange;
 }
 
-Exchange Exchange::gather(int64_t own, int64_t each, comm::Group group) {
+Exchange Exchange::gather(int64_t own, int64_t each, comm::Group group,
+                          std::shared_ptr<nn::Turns> turns) {
   Exchange exchange;
   exchange.kind_ = Kind::kGather;
   exchange.own_ = own;
   exchange.each_ = each;
   exchange.group_ = std::move(group);
+  exchange.turns_ = std::move(turns);
   return exchange;
 }
 
@@ -77,7 +85,7 @@ void Exchange::begin(Moving& moving, const at::Tensor& x) const {
 }
 
 at::Tensor Exchange::end(Moving& moving) const {
-  moving.work.wait();
+  wait_in_turn(moving.work, turns_.get(), group_);
   const Moving done = std::exchange(moving, {});
   return kind_ == Kind::kScatter ? done.out.narrow(0, 0, own_) : done.out;
 }

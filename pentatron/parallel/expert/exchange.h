@@ -17,15 +17,24 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "pentatron/comm/work.h"
 #include "pentatron/comm/group.h"
+#include "pentatron/nn/turns.h"
 
 namespace pentatron::parallel {
 
+/// Waits for communication of `group`; of two passes that take turns, the other one goes on first.
+/// `turns` may be null.
+void wait_in_turn(comm::Work& work, nn::Turns* turns, const comm::Group& group);
+
 class Exchange {
  public:
-  static Exchange rows(std::vector<int64_t> send, std::vector<int64_t> receive, comm::Group group);
+  /// `turns` may be null.
+  static Exchange rows(std::vector<int64_t> send, std::vector<int64_t> receive, comm::Group group,
+                       std::shared_ptr<nn::Turns> turns);
   /// From `own` [own, f] to [ranks each, f].
-  static Exchange gather(int64_t own, int64_t each, comm::Group group);
+  static Exchange gather(int64_t own, int64_t each, comm::Group group,
+                         std::shared_ptr<nn::Turns> turns);
   /// The one that goes back.
   Exchange back() const;
 
@@ -50,6 +59,7 @@ class Exchange {
   std::vector<int64_t> send_, receive_; ///< by rank of the group
   int64_t own_ = 0, each_ = 0;
   comm::Group group_;
+  std::shared_ptr<nn::Turns> turns_;
 };
 
 } // namespace pentatron::parallel

@@ -80,13 +80,10 @@ class Run {
     case ActionKind::kBackward:
     case ActionKind::kBackwardInput:
     case ActionKind::kBackwardWeight:
-    case ActionKind::kOverlap:
-      for (const Pass& pass : Passes(action)) {
-        await_input(pass);
-        timed({.kind = pass.kind, .stage = pass.stage, .microbatch = pass.microbatch},
-              [&] { compute(pass); });
-      }
+      for (const Pass& pass : Passes(action)) run_pass(pass);
       return;
+    case ActionKind::kOverlap:
+      return overlap(action);
     case ActionKind::kSend:
       return timed(action, [&] { send(action); });
     case ActionKind::kRecv:
@@ -96,6 +93,30 @@ class Run {
       if (!differentiates_) flights_.erase({action.stage, action.microbatch});
       return;
     }
+  }
+
+  void run_pass(const Pass& pass) {
+    await_input(pass);
+    timed({.kind = pass.kind, .stage = pass.stage, .microbatch = pass.microbatch},
+          [&] { compute(pass); });
+  }
+
+  /// The pair's forward pass begins without the gradient that its backward pass waits for.
+  void overlap(const Action& action) {
+    const Passes pair(action);
+    const Pass &first = pair.begin()[0], &second = pair.begin()[1];
+    if (options_.turns == nullptr) {
+      run_pass(first);
+      return run_pass(second);
+    }
+    await_input(first);
+    timed(action, [&] {
+      options_.turns->run([&] { compute(first); },
+                          [&] {
+                            await_input(second);
+                            compute(second);
+                          });
+    });
   }
 
   void timed(const Action& action, const auto& body) {

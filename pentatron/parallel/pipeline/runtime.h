@@ -14,6 +14,7 @@
 
 #include "pentatron/nn/flow.h"
 #include "pentatron/nn/segment.h"
+#include "pentatron/nn/turns.h"
 #include "pentatron/parallel/pipeline/channels.h"
 #include "pentatron/parallel/pipeline/schedule/simulate.h"
 
@@ -44,8 +45,10 @@ struct RunOptions {
   bool check_finite = false;
   std::function<void()> forwards_done;      ///< after this rank's last F
   std::function<void()> weight_passes_done; ///< after each W
+  /// The passes of an overlapped pair take turns; null: they run one after the other.
+  nn::Turns* turns = nullptr;
   /// What ran when, in seconds of monotonic_s(). A pass counts from when its input is there; an
-  /// overlapped pair is two passes.
+  /// overlapped pair is two passes, unless they take turns.
   std::vector<Interval>* intervals = nullptr;
 };
 

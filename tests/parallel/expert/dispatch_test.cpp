@@ -94,6 +94,39 @@ TEST_P(DispatchOnRanks, RowsComeBackToTheirTokensAndTheirGradientsGoTheSameWays)
   });
 }
 
+TEST_P(DispatchOnRanks, TwoPassesTakeTurnsWhereTheyWait) {
+  const auto [ranks, etp, kind] = GetParam();
+  run_ranks(ranks, [&, ranks = ranks, etp = etp, kind = kind](const comm::Group& group) {
+    const auto turns = std::make_shared<nn::Turns>();
+    const ExpertParallel parallel{group, etp, {}, kind, false, turns};
+    const at::Tensor chosen = choices_of(group.rank());
+    const at::Tensor x = randn({chosen.size(0), 3}, 10 + group.rank()),
+                     ones = at::ones({chosen.size(0), kTopK}, at::kDouble);
+    std::string seen;
+    const auto forward = [&](const at::Tensor& in) {
+      const Dispatch dispatch(chosen, kExperts, parallel);
+      seen += 'c'; // counted
+      const Dispatch::Arrived arrived = dispatch.arrive(dispatch.send(in, ones));
+      seen += 'a';
+      at::Tensor y = dispatch.take_back(arrived.rows * arrived.values.unsqueeze(1));
+      seen += 'f';
+      return y;
+    };
+    const at::Tensor leaf = x.clone().requires_grad_(true);
+    const at::Tensor earlier = forward(leaf);
+    at::Tensor y;
+    seen.clear();
+    turns->run([&] { y = forward(2 * x); },
+               [&] {
+                 earlier.sum().backward();
+                 seen += 'b';
+               });
+    EXPECT_EQ(seen, ranks > 1 ? "cabf" : "cafb");
+    expect_close(y, 2.0 * etp * kTopK * x, kExact);
+    expect_close(leaf.grad(), at::full_like(x, static_cast<double>(etp * kTopK)), kExact);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Ranks, DispatchOnRanks,
     testing::Values(Ranks{1, 1}, Ranks{2, 1}, Ranks{2, 2}, Ranks{4, 1}, Ranks{4, 2}, Ranks{8, 2},
