@@ -146,7 +146,9 @@ nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape)
                             static_cast<double>(qkv + n * d);
   // Two products over the visible part of the squares.
   cost.forward_attention_flops = 2.0 * visible_squares(o, shape) * static_cast<double>(n * d);
-  cost.saved_bytes = shape.element_bytes * t * (o.hidden + qkv + n * d) + shape.acc_bytes * t * n;
+  cost.saved_bytes = shape.element_bytes * (shape.outer_tokens() * o.hidden + t * (qkv + n * d)) +
+                     shape.acc_bytes * t * n;
+  cost.working_bytes = shape.element_bytes * t * (n * d + qkv); // gradients of result and operands
   cost.bytes_of(nn::Part::kCoreAttention) =
       shape.element_bytes * t * n * d + shape.acc_bytes * t * n;
   cost.flops_of(nn::Part::kCoreAttention) = cost.forward_attention_flops;

@@ -118,9 +118,10 @@ nn::Cost CrossAttention::cost(const CrossAttentionOptions& o, const nn::LayerSha
   cost.forward_gemm_flops =
       2 * product(t, o.hidden, n * d) + product(m, memory_width(o), 2 * g * d);
   cost.forward_attention_flops = 2 * product(shape.crossed_lengths, n, d);
-  // Under sequence parallel the memory is counted whole, as x is.
   cost.saved_bytes =
-      shape.element_bytes * (t * (o.hidden + 2 * n * d) + m * 2 * g * d) + shape.acc_bytes * t * n;
+      shape.element_bytes * (shape.outer_tokens() * o.hidden + t * 2 * n * d + m * 2 * g * d) +
+      shape.acc_bytes * t * n;
+  cost.working_bytes = shape.element_bytes * (2 * t * n * d + m * 2 * g * d);
   cost.bytes_of(nn::Part::kCoreAttention) =
       shape.element_bytes * t * n * d + shape.acc_bytes * t * n;
   cost.flops_of(nn::Part::kCoreAttention) = cost.forward_attention_flops;

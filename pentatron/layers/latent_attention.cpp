@@ -265,17 +265,25 @@ nn::Cost LatentAttention::cost(const AttentionOptions& o, const nn::LayerShape& 
                           s.rank * n * (s.plain_size + s.value_size) + o.hidden * n * s.value_size);
   cost.forward_attention_flops =
       visible_squares(o, shape) * static_cast<double>(n * (keys + s.value_size));
+  // Keys and values, unless latents travel: then they are made where they are needed.
+  const int64_t made = n * (keys + s.value_size), travelling = s.rank + s.rotary_size;
+  const bool travel = shape.keys_travel && travelling < made;
+  const int64_t kept = travel ? travelling : made;
   // The input, the latents before and behind their norms, what attention keeps.
-  cost.saved_bytes = shape.element_bytes * t * (o.hidden + 2 * latents) +
-                     2 * shape.element_bytes * t * n * (keys + s.value_size) +
-                     shape.acc_bytes * t * (n + (s.query_rank > 0 ? 2 : 1));
+  const int64_t outer = shape.outer_tokens();
+  cost.saved_bytes = shape.element_bytes * outer * (o.hidden + 2 * latents) +
+                     shape.element_bytes * t * (n * (keys + s.value_size) + kept) +
+                     shape.acc_bytes * (t * n + outer * (s.query_rank > 0 ? 2 : 1));
+  // Gradients of the result and of queries, keys and values.
+  cost.working_bytes = shape.element_bytes * t * n * 2 * (keys + s.value_size);
   cost.bytes_of(nn::Part::kCoreAttention) =
-      shape.element_bytes * t * n * s.value_size + shape.acc_bytes * t * n;
+      shape.element_bytes * t * (n * s.value_size + (travel ? kept : 0)) + shape.acc_bytes * t * n;
   cost.flops_of(nn::Part::kCoreAttention) = cost.forward_attention_flops;
-  // In their place the rotary keys are kept.
+  // In the place of keys and values the rotary keys are kept.
   cost.bytes_of(nn::Part::kMlaUpProj) =
-      shape.element_bytes * t * (s.query_rank + n * (2 * keys + s.value_size) - s.rotary_size) +
-      (s.query_rank > 0 ? shape.acc_bytes * t : 0);
+      shape.element_bytes *
+          (outer * s.query_rank + t * (n * keys + (travel ? 0 : kept - s.rotary_size))) +
+      (s.query_rank > 0 ? shape.acc_bytes * outer : 0);
   cost.flops_of(nn::Part::kMlaUpProj) =
       2.0 * static_cast<double>(t) *
       static_cast<double>(read * n * keys + s.rank * n * (s.plain_size + s.value_size));

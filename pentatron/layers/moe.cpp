@@ -248,8 +248,7 @@ nn::ExchangeCost Moe::exchange_cost(const MoeOptions& o, const nn::LayerShape& s
 }
 
 nn::Cost Moe::cost(const MoeOptions& o, const nn::LayerShape& shape) {
-  const int64_t t = shape.tokens, own = shape.own_tokens(), k = o.router.top_k, rows = own * k,
-                e = o.router.experts;
+  const int64_t own = shape.own_tokens(), k = o.router.top_k, rows = own * k, e = o.router.experts;
   const int64_t h = o.expert.hidden, width = o.latent > 0 ? o.latent : h;
   // Of this rank's parts of experts, with equal loads.
   const int64_t arrived = rows * shape.etp, f = o.expert.ffn / shape.etp,
@@ -262,7 +261,7 @@ nn::Cost Moe::cost(const MoeOptions& o, const nn::LayerShape& shape) {
   cost.expert_exchange = exchange_cost(o, shape);
   // x, of which own tokens are a part, the rows that arrive, what the experts keep of them, and the
   // sums that leave the latent.
-  const int64_t x = shape.element_bytes * h * (shape.sequence_parallel ? own : t);
+  const int64_t x = shape.element_bytes * h * shape.outer_tokens();
   cost.saved_bytes = x + shape.element_bytes * (arrived * (width + up + f) + own * o.latent);
   cost.saved_bytes += shape.acc_bytes * arrived; // weights
   // Of the router: logits, choices, and scores where they are of all experts. Of the dispatch: the
@@ -271,13 +270,15 @@ nn::Cost Moe::cost(const MoeOptions& o, const nn::LayerShape& shape) {
       o.router.score == parallel::RouterScore::kSoftmax && !o.router.score_first;
   cost.saved_bytes += shape.acc_bytes * own * (of_selected ? e : 2 * e);
   if (!of_selected && o.router.normalize) cost.saved_bytes += shape.acc_bytes * own;
+  // Gradients of the experts' results, which have arrived, and of the activation's.
+  cost.working_bytes = shape.element_bytes * arrived * (width + f);
   const int64_t places = shape.gathers_tokens ? shape.ep * arrived : arrived;
   cost.saved_bytes += static_cast<int64_t>(sizeof(int64_t)) * (rows + arrived + places);
   cost.bytes_of(nn::Part::kMoeActivation) = shape.element_bytes * arrived * f;
   if (o.shared) {
     cost += Mlp::cost(*o.shared, shape);
-    cost.saved_bytes -= shape.element_bytes * t * h; // x again
-    const int64_t gate = o.shared_gate ? shape.element_bytes * t * (h + 1) : 0;
+    cost.saved_bytes -= x; // again
+    const int64_t gate = o.shared_gate ? shape.element_bytes * shape.outer_tokens() * (h + 1) : 0;
     cost.saved_bytes += gate;
     cost.bytes_of(nn::Part::kSharedExperts) =
         std::exchange(cost.bytes_of(nn::Part::kMlp), 0) + gate;

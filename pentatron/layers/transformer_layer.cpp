@@ -160,16 +160,19 @@ nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::Laye
   nn::Cost cost = o.attention.latent ? LatentAttention::cost(o.attention, shape)
                                      : Attention::cost(o.attention, shape);
   if (o.cross) cost += CrossAttention::cost(*o.cross, shape);
-  cost += o.moe ? Moe::cost(*o.moe, shape) : Mlp::cost(o.mlp, shape);
+  const nn::Cost mlp = o.moe ? Moe::cost(*o.moe, shape) : Mlp::cost(o.mlp, shape);
+  cost.working_bytes -= mlp.saved_bytes; // backward of attention comes when that is free
+  cost += mlp;
   const int64_t hidden = o.attention.hidden,
                 statistics = o.norm.kind == kernels::NormKind::kLayerNorm ? 2 : 1;
   // Norms keep what they normalise, the first of them the layer's input.
   const int64_t norms =
       (o.cross ? 3 : 2) * (static_cast<int64_t>(o.norm_input) + o.norm_output + o.norm_residual);
-  cost.saved_bytes += norms * (shape.element_bytes * shape.tokens * hidden +
-                               shape.acc_bytes * shape.tokens * statistics);
+  const int64_t rows = shape.outer_tokens(), tokens = shape.element_bytes * rows * hidden;
+  cost.saved_bytes += norms * (tokens + shape.acc_bytes * rows * statistics);
   // What they give is a branch's input, or of the last residual sum the next layer's.
-  const int64_t branches = o.cross ? 3 : 2, tokens = shape.element_bytes * shape.tokens * hidden;
+  const int64_t branches = o.cross ? 3 : 2;
+  cost.working_bytes += tokens; // the gradient of the residual sum
   cost.bytes_of(nn::Part::kNorm) =
       (branches * o.norm_input + (branches - 1) * o.norm_residual) * tokens;
   // A norm behind the branch keeps what the branch gives.

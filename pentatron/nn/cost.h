@@ -1,6 +1,7 @@
 /// The cost of a layer, without LibTorch. The memory estimate and MFU are sums of these costs.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
@@ -24,9 +25,13 @@ struct LayerShape {
   bool sequence_parallel = false;
   int ep = 1, etp = 1;         ///< ranks that experts lie on, and ranks that split each
   bool gathers_tokens = false; ///< parallel.moe_token_dispatcher_type=allgather
+  /// Context ranks pass on keys and values, or what they are made of where that is less.
+  bool keys_travel = false;
 
   /// Tokens that a tensor rank routes to experts.
   int64_t own_tokens() const { return (tokens + tp - 1) / tp; }
+  /// That a tensor rank has between split layers.
+  int64_t outer_tokens() const { return sequence_parallel ? own_tokens() : tokens; }
 };
 
 struct CollectiveCost {
@@ -54,7 +59,8 @@ struct ExchangeCost {
 struct Cost {
   double forward_gemm_flops = 0;
   double forward_attention_flops = 0;
-  int64_t saved_bytes = 0; ///< held from forward to backward, input of the segment included
+  int64_t saved_bytes = 0;   ///< held from forward to backward, input of the segment included
+  int64_t working_bytes = 0; ///< the most that backward holds beside what it has kept until then
   std::array<int64_t, kNumParts> part_bytes = {}; ///< of saved_bytes, those that a part frees
   std::array<double, kNumParts> part_flops = {};  ///< of forward, those that it computes again
   CollectiveCost tp_all_reduce = {};
@@ -76,6 +82,7 @@ struct Cost {
     forward_gemm_flops += other.forward_gemm_flops;
     forward_attention_flops += other.forward_attention_flops;
     saved_bytes += other.saved_bytes;
+    working_bytes = std::max(working_bytes, other.working_bytes); // one after the other
     for (size_t i = 0; i < kNumParts; ++i) {
       part_bytes[i] += other.part_bytes[i];
       part_flops[i] += other.part_flops[i];

@@ -4,16 +4,12 @@
 #include <vector>
 
 #include "pentatron/base/error.h"
-#include "pentatron/models/model.h"
 #include "pentatron/models/parts.h"
 #include "pentatron/optim/optimizer.h"
-#include "pentatron/optim/rule.h"
 #include "pentatron/parallel/context/zigzag.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
-#include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/adapters.h"
-#include "pentatron/trainer/families.h"
-#include "pentatron/trainer/precision.h"
+#include "pentatron/trainer/model_anatomy.h"
 #include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/runtime.h"
 
@@ -21,108 +17,10 @@ namespace pentatron::trainer {
 
 namespace {
 
-/// Gradients that the backward pass of a layer holds at a time, of the bytes that the layer kept.
-constexpr double kGradients = 0.35;
-/// What elementwise work takes as long for a byte of its result, roughly: time and memory bandwidth
-/// of a layer's GEMMs.
-constexpr double kFlopsOfByte = 32;
 /// As in parallel/tensor/vocab.cpp.
 constexpr double kLogitsBytes = 128.0 * (1 << 20), kLogitsBytesOnGpu = 1024.0 * (1 << 20);
 /// Of a sample in Megatron's order: a place in the documents and in the shuffled order.
 constexpr double kOrderBytes = 12;
-
-struct Types {
-  double element = 4, acc = 4; ///< bytes
-  at::ScalarType dtype = at::kFloat;
-};
-Types types_of(Precision precision) {
-  switch (precision) {
-  case Precision::kFp64:
-    return {.element = 8, .acc = 8, .dtype = at::kDouble};
-  case Precision::kBf16:
-    return {.element = 2, .acc = 4, .dtype = at::kBFloat16};
-  case Precision::kFp16:
-    return {.element = 2, .acc = 4, .dtype = at::kHalf};
-  default:
-    return {};
-  }
-}
-
-/// Elements of parameters, and bytes that the optimizer keeps of them.
-struct Elements {
-  double count = 0, state = 0;
-  double padding = 0; ///< of the count, rows of the vocabulary that are no parameters
-  double vectors = 0; ///< bytes that offload.optimizer can move; of these
-  double whole = 0;   ///< by rules that need whole parameters
-  double whole_count = 0;
-  double linear = 0; ///< of weights of linear layers
-
-  double real() const { return count - padding; }
-  void add(const Elements& more, double times) {
-    count += times * more.count;
-    padding += times * more.padding;
-    state += times * more.state;
-    vectors += times * more.vectors;
-    whole += times * more.whole;
-    whole_count += times * more.whole_count;
-    linear += times * more.linear;
-  }
-};
-
-/// A kind of segment on one tensor rank.
-struct Kind {
-  Elements parameters;   ///< that its segments read
-  double saved = 0;      ///< bytes kept from forward to backward, by token of train.seq_length
-  double freed = 0;      ///< of these, by the parts that are recomputed
-  double parts_time = 0; ///< FLOPs of these parts by token, or what takes as long
-  double time = 0;       ///< of forward
-  double mlp = 0;        ///< of saved, what backward has freed when it comes to attention
-  bool is_layer = false; ///< can be recomputed as a whole
-};
-/// Parameters that segments of several kinds read, and a rank has once.
-struct SharedElements {
-  Elements parameter;
-  std::vector<int> kinds;
-};
-
-/// The first rank of the axes that split layers.
-nn::Coordinates coordinates_of(const parallelize::ParallelConfig& parallel) {
-  const auto axis = [](int64_t size) {
-    return nn::AxisPosition{.rank = 0, .size = static_cast<int>(size)};
-  };
-  const int64_t tp = parallel.tensor_model_parallel_size;
-  return {{"tp", axis(tp)},
-          {"ep", axis(parallel.expert_model_parallel_size)},
-          {"etp", axis(parallel.expert_tensor_parallel_size.value_or(tp))}};
-}
-
-/// As nn::local_numel(), for numbers beyond 64 bits.
-double real_elements(const nn::ShardSpec& spec, const nn::Coordinates& where) {
-  double total = 0;
-  for (const nn::LocalBox& box : nn::local_boxes(spec, where)) {
-    double size = 1;
-    for (const int64_t n : box.size) size *= static_cast<double>(n);
-    total += size;
-  }
-  return total;
-}
-
-/// Of a rank at `where`.
-Elements local_elements(const nn::Param& param, const nn::Coordinates& where, const Config& run) {
-  double count = 1;
-  for (const int64_t n : nn::local_shape(param.spec(), where)) count *= static_cast<double>(n);
-  const at::ScalarType dtype = types_of(run.dtype).dtype;
-  const double vectors = count * optim::vector_bytes(run.optimizer, param.spec(), dtype);
-  const bool whole =
-      optim::make_rule(run.optimizer, optim::rule_name(run.optimizer, param.spec()))->needs_whole();
-  return {.count = count,
-          .state = count * optim::state_bytes(run.optimizer, param.spec(), dtype, where),
-          .padding = count - real_elements(param.spec(), where),
-          .vectors = vectors,
-          .whole = whole ? vectors : 0,
-          .whole_count = whole ? count : 0,
-          .linear = param.linear ? count : 0};
-}
 
 /// Tokens of train.seq_length that the rank with most of them has of a sample.
 double own_length(const Config& config) {
@@ -131,156 +29,6 @@ double own_length(const Config& config) {
   for (int rank = 0; rank < std::min(cp, 2); ++rank)
     most = std::max(most, parallel::zigzag_tokens(config.train.seq_length, rank, cp));
   return static_cast<double>(most);
-}
-
-/// Of the stream that has the labels, for one token of train.seq_length.
-double targets_by_token(const Config& config) {
-  return static_cast<double>(stream_lengths(config).back()) /
-         static_cast<double>(config.train.seq_length);
-}
-
-/// Elements that an adapter keeps of each token: x A^T, and with DoRA y before it is scaled.
-double saved_by_adapter(const nn::Param& param, const models::ModelConfig& model) {
-  const std::vector<int64_t>& shape = param.spec().shape;
-  if (param.name().find(".lora_A") != std::string::npos)
-    return param.spec().stacked_dims > 0 // kept whole and by part, of each choice
-               ? 2.0 * static_cast<double>(shape[1] * model.moe_router_topk)
-               : static_cast<double>(shape[0]);
-  const bool of_output = param.spec().shard_multiple > 0; // which keeps nothing for backward
-  if (param.name().find(".lora_magnitude") != std::string::npos && !of_output)
-    return static_cast<double>(param.shape()[0]);
-  return 0;
-}
-
-/// A model's segments by kind; of each kind one is looked at.
-struct Anatomy {
-  std::map<int, Kind> kinds;
-  std::vector<SharedElements> shared;
-};
-/// Settings that name layers by number may match none of a model with one layer; the first of the
-/// whole model stands for all then.
-std::shared_ptr<const nn::AdapterPlan> adapters_of_one_layer(const Config& one, const Config& run) {
-  try {
-    return plan_adapters(one);
-  } catch (const ConfigError&) {
-    return plan_adapters(run);
-  }
-}
-
-Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
-  const Types types = types_of(run.dtype);
-  Config small_run = run;
-  small_run.model = run.model.with_one_layer();
-  const models::ModelConfig& small = small_run.model;
-  const models::ModelSpec spec = models::model_spec(small);
-  constexpr int64_t kEnough = 4096; // tokens; bytes of more might not be a number
-  const int64_t tokens = std::min(kEnough, run.train.seq_length);
-  std::vector<int64_t> lengths(spec.streams.size(), tokens);
-  lengths.back() = std::max(
-      int64_t{1}, static_cast<int64_t>(static_cast<double>(tokens) * targets_by_token(run)));
-  std::vector<nn::LayerShape> shapes = models::stream_shapes(spec, 1, lengths);
-  for (nn::LayerShape& shape : shapes) {
-    shape.element_bytes = static_cast<int64_t>(types.element);
-    shape.acc_bytes = static_cast<int64_t>(types.acc);
-    shape.tp = where.at("tp").size;
-    shape.sequence_parallel = run.parallel.sequence_parallel;
-    shape.ep = where.at("ep").size;
-    shape.etp = where.at("etp").size;
-    shape.gathers_tokens =
-        run.parallel.moe_token_dispatcher_type == parallel::DispatchKind::kAllGather;
-  }
-  const auto by_token = [&](int64_t bytes) {
-    return static_cast<double>(bytes) / static_cast<double>(tokens);
-  };
-  const nn::Parts parts = recomputation(run.train).parts;
-  Anatomy anatomy;
-  for (int64_t i = 0; i < spec.num_segments(); ++i) {
-    const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
-    const nn::Cost cost = models::segment_cost(small, shapes, i);
-    anatomy.kinds[segment.kind] = {
-        .saved = by_token(cost.saved_bytes),
-        .freed = by_token(cost.freed_bytes(parts)),
-        .parts_time = (cost.recomputed_flops(parts) +
-                       kFlopsOfByte * static_cast<double>(cost.freed_bytes(parts))) /
-                      static_cast<double>(tokens),
-        .time = cost.forward_flops() / static_cast<double>(tokens),
-        .mlp = by_token(cost.bytes_of(nn::Part::kMlp) + cost.bytes_of(nn::Part::kMoe)),
-        .is_layer = segment.recomputed};
-  }
-  const std::unique_ptr<models::Model> model =
-      models::make_model(small, {.adapters = adapters_of_one_layer(small_run, run)});
-  for (const nn::Param& param : model->params()) {
-    const Elements elements = local_elements(param, where, run);
-    SharedElements shared{.parameter = elements, .kinds = {}};
-    for (const int64_t unit : param.units()) {
-      shared.kinds.push_back(spec.segments[static_cast<size_t>(unit)].kind);
-      anatomy.kinds[shared.kinds.back()].parameters.add(elements, 1);
-      if (param.adapter)
-        anatomy.kinds[shared.kinds.back()].saved += types.element * saved_by_adapter(param, small);
-    }
-    if (shared.kinds.size() > 1) anatomy.shared.push_back(std::move(shared));
-  }
-  return anatomy;
-}
-
-/// How many segments of each kind.
-using Held = std::map<int, double>;
-Held held_by(const std::vector<SegmentRange>& stages, const models::ModelSpec& spec) {
-  Held held;
-  for (const SegmentRange& stage : stages)
-    for (int64_t i = stage.begin; i < stage.end; ++i)
-      held[spec.segments[static_cast<size_t>(i)].kind] += 1;
-  return held;
-}
-
-Elements elements_of(const Anatomy& anatomy, const Held& held) {
-  Elements total;
-  for (const auto& [kind, count] : held) total.add(anatomy.kinds.at(kind).parameters, count);
-  for (const SharedElements& shared : anatomy.shared) {
-    const auto readers = std::ranges::count_if(
-        shared.kinds, [&](int kind) { return held.contains(kind) && held.at(kind) > 0; });
-    total.add(shared.parameter, -static_cast<double>(std::max<int64_t>(0, readers - 1)));
-  }
-  return total;
-}
-
-/// What a pipeline rank does not train.
-struct Frozen {
-  Elements parameters;
-  Held idle;                    ///< segments without a backward pass
-  double int8 = 0, densest = 0; ///< elements in 8 bits, and of the largest of their matrices
-};
-std::vector<Frozen> frozen_parts(const Config& config, const parallelize::PipelinePlan& plan,
-                                 const nn::Coordinates& where) {
-  const int ranks = *std::ranges::max_element(plan.rank_of_stage) + 1;
-  std::vector<Frozen> frozen(static_cast<size_t>(ranks));
-  if (config.train.freeze.empty() && !config.peft.on())
-    return frozen; // there may be a million layers
-  const std::unique_ptr<models::Model> model =
-      models::make_model(config.model, {.adapters = plan_adapters(config)});
-  const std::vector<models::SegmentSpec>& segments = model->spec().segments;
-  std::vector<bool> trains(segments.size(), false);
-  for (const nn::Param& param : model->params()) {
-    if (pentatron::trainer::trains(config, param)) {
-      for (const int64_t unit : param.units()) trains[static_cast<size_t>(unit)] = true;
-      continue;
-    }
-    const Elements elements = local_elements(param, where, config);
-    for (const int rank : plan.ranks_of(param.units())) {
-      Frozen& own = frozen[static_cast<size_t>(rank)];
-      own.parameters.add(elements, 1);
-      if (!is_int8(config, param)) continue;
-      own.int8 += elements.count;
-      const int64_t matrices = param.shape().size() == 3 ? param.shape()[0] : 1;
-      own.densest = std::max(own.densest, elements.count / static_cast<double>(matrices));
-    }
-  }
-  model->limit_backward(trains);
-  for (int64_t i = 0; i < std::ssize(segments); ++i)
-    if (!model->has_backward(i))
-      frozen[static_cast<size_t>(plan.ranks_of({i}).front())]
-          .idle[segments[static_cast<size_t>(i)].kind] += 1;
-  return frozen;
 }
 
 /// Passes of the rank's stages whose activations are kept at the same time.
@@ -301,7 +49,7 @@ struct OutputAdapter {
   double logits = 1; ///< how often a chunk of tokens has them
   double values = 0; ///< of each word: DoRA's norms and factors, and B in the accumulate type
 };
-OutputAdapter output_adapter_of(const Config& config, const Types& types) {
+OutputAdapter output_adapter_of(const Config& config, const ElementTypes& types) {
   if (!config.peft.on()) return {};
   const auto plan = plan_adapters(config);
   const auto found = plan->weights.find(models::kOutputWeight);
@@ -328,6 +76,8 @@ class Planner {
     const double microbatches = static_cast<double>(config.train.global_batch_size) /
                                 static_cast<double>(config.train.micro_batch_size) / dp_;
     live_ = live_passes(plan_, microbatches);
+    deferred_ = pipeline::defers_weight_gradients(
+        plan_.make(static_cast<int>(std::clamp(microbatches, 1.0, 4.0))));
   }
 
   int pipeline_ranks() const { return static_cast<int>(live_.size()); }
@@ -359,18 +109,24 @@ class Planner {
     const auto share = [&](double elements, int64_t from_stage) {
       return zero >= from_stage ? elements / shards : elements;
     };
-    double unit = 0, gathered = 0; // the largest segment, and its bytes where others use it
-    for (const auto& [kind, one] : anatomy_.kinds) {
-      unit = std::max(unit, one.parameters.count);
-      const double codes = zero > 0 && sends_codes(c_) ? one.parameters.linear : 0;
-      gathered = std::max(gathered, types_.element * (one.parameters.count - codes) + codes);
-    }
-    // Resident gradients are summed where they are.
-    const double bucket =
-        zero >= 2 ? std::min(trained, std::max(static_cast<double>(c_.ddp.bucket_size), unit)) : 0;
+    // Where ranks share gradients or values, those of one unit are whole at a time, with overlap
+    // also those of the next. Gradients that several units share are whole until the last of them;
+    // where they are deferred, a unit is a microbatch. Memory of shared values serves layers, too.
+    const bool sends = zero > 0 && sends_codes(c_);
+    const Units counts = units(rank, [](const Elements& e) { return e.count; });
+    const Units bytes = units(rank, [&](const Elements& e) {
+      return types_.element * (e.count - (sends ? e.linear : 0)) + (sends ? e.linear : 0);
+    });
+    const double overlap = c_.ddp.overlap_grad_reduce ? 1 : 0,
+                 whole = counts.largest + counts.shared + overlap * counts.layer,
+                 bucket = zero < 2    ? 0
+                          : deferred_ ? trained * (1 + overlap)
+                                      : std::min(trained, whole),
+                 gathered = std::max(bytes.largest, bytes.shared) + bytes.shared +
+                            (c_.ddp.overlap_param_gather ? bytes.layer : 0);
     const double codes = zero > 0 ? coded_elements(rank) : 0; // a byte each, beside own values
     m.weights = types_.element * (share(own - codes, 3) + share(codes, 1)) + share(codes, 3) +
-                (zero >= 3 ? std::min(types_.element * own, 2 * gathered) : 0);
+                (zero >= 3 ? std::min(types_.element * own, gathered) : 0);
     const Frozen& own8 = frozen_[static_cast<size_t>(rank)]; // one matrix is dense while it is used
     m.weights += nn::Int8Weight::kBytes * own8.int8 + types_.element * (own8.densest - own8.int8);
     m.gradients = types_.acc * (share(trained, 2) + bucket);
@@ -394,7 +150,12 @@ class Planner {
       // On GPUs a gradient in 16 bits lies beside the logits, all others take their place.
       const bool apart = types_.element < types_.acc && !on_cpu(c_.device);
       const double gradient = apart ? types_.element : 0;
-      m.loss = rows * vocab * (logits + gradient) + targets * types_.acc +
+      // Under sequence parallelism the loss reads all tokens, and makes their gradients.
+      const double gathered_rows =
+          c_.parallel.sequence_parallel
+              ? 2 * targets * types_.element * static_cast<double>(c_.model.hidden_size)
+              : 0;
+      m.loss = rows * vocab * (logits + gradient) + targets * types_.acc + gathered_rows +
                output_adapter_.values * vocab * types_.acc;
     }
     m.activations = activations(rank, m.loss);
@@ -421,6 +182,27 @@ class Planner {
   }
 
   Held held(int rank) const { return held_by(plan_.stages_of(rank), spec_); }
+
+  /// What several units of the rank read, and the largest of the others and of the layers.
+  struct Units {
+    double shared = 0, largest = 0, layer = 0;
+  };
+  Units units(int rank, const auto& size) const {
+    Units units;
+    const Held here = held(rank);
+    for (const auto& [kind, count] : here) {
+      if (count <= 0) continue;
+      Elements own = anatomy_.kinds.at(kind).parameters;
+      for (const SharedElements& one : anatomy_.shared)
+        own.add(one.parameter, -static_cast<double>(std::ranges::count(one.kinds, kind)));
+      units.largest = std::max(units.largest, size(own));
+      if (anatomy_.kinds.at(kind).is_layer) units.layer = std::max(units.layer, size(own));
+    }
+    for (const SharedElements& one : anatomy_.shared)
+      if (std::ranges::any_of(one.kinds, [&](int kind) { return here.contains(kind); }))
+        units.shared += size(one.parameter);
+    return units;
+  }
 
   /// Elements that ranks send as codes in FP8.
   double coded_elements(int rank) const {
@@ -465,37 +247,41 @@ class Planner {
     return all > 0 ? gone / all : 0;
   }
 
-  /// The memory of the loss is free again when the layers' backward begins.
+  /// The most of three: at the loss, in backward of layers that have all they need, and in that of
+  /// layers that run again or come back, when the others are free. The memory of the loss is
+  /// counted apart, and free when the layers' backward begins.
   double activations(int rank, double loss) const {
     const double hidden = types_.element * static_cast<double>(c_.model.hidden_size);
     const nn::Recomputation again = recomputation(c_.train);
     Held active = held(rank), whole = recomputed_layers(rank);
     for (const auto& [kind, count] : frozen_[static_cast<size_t>(rank)].idle) active[kind] -= count;
-    const double away = offloaded_share(rank);
-    double kept = 0, working = 0;
+    const double away = offloaded_share(rank), group = static_cast<double>(again.group);
+    const double input = c_.parallel.sequence_parallel ? hidden / tp_ : hidden;
+    double kept = 0, working = 0, staying = 0, returning = 0, of_loss = 0;
     for (const auto& [kind, count] : active) {
       const Kind& one = anatomy_.kinds.at(kind);
-      double saved = one.saved, input = hidden;
-      if (one.is_layer && c_.parallel.sequence_parallel && tp_ > 1) {
-        saved -= 2 * hidden * (1 - 1.0 / tp_); // norms and their inputs are split
-        input /= tp_;
-      }
-      // Backward of a layer frees what it has used, so its gradients need less than it has kept,
-      // and what context ranks exchange takes the place of what the MLP has kept.
-      if (one.is_layer)
-        working = std::max(working, saved * (kGradients +
-                                             (again.layers ? static_cast<double>(again.group) : 0) +
-                                             (away > 0 ? 1 : 0)) +
-                                        std::max(0.0, exchanged() - one.mlp));
-      const double layers = std::min(count, whole[kind]), stays = one.is_layer ? 1 - away : 1;
+      const double layers = std::min(count, whole[kind]),
+                   gone = one.is_layer ? away : 0; // of the layers
       // The parts are made again for one layer after the other. Inputs of layers that do not run
       // again never leave.
-      kept += (count - layers) * (stays * (saved - one.freed) + (1 - stays) * input) +
-              layers * stays * input / static_cast<double>(again.group);
+      const double stays = (count - layers) * (1 - gone) * (one.saved - one.freed);
+      kept += stays + (count - layers) * gone * input + layers * (1 - gone) * input / group;
+      if (kind == spec_.segments.back().kind) of_loss = stays;
+      if (!one.is_layer) continue;
+      staying += stays;
+      // What context ranks exchange takes the place of what the MLP has kept.
+      const double backward = std::max(one.working, exchanged() - one.mlp);
+      working = std::max(working, backward);
+      // The next input or layer comes while this one works.
+      if (layers > 0)
+        returning = std::max(returning, backward + one.saved * group - (gone > 0 ? -input : input));
+      if (layers < count && gone > 0)
+        returning = std::max(returning, backward + 2 * (one.saved - one.freed - input));
     }
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
     return tokens_ * kept * live_[static_cast<size_t>(rank)] / stages +
-           std::max(0.0, tokens_ * (working + 2 * hidden) - loss);
+           std::max(0.0,
+                    tokens_ * (std::max(working, returning - staying / stages) - of_loss) - loss);
   }
 
   /// What attention over context ranks holds for a token beside what it keeps: in a ring keys and
@@ -515,7 +301,7 @@ class Planner {
   }
 
   const Config& c_;
-  Types types_;
+  ElementTypes types_;
   OutputAdapter output_adapter_;
   int tp_;
   double cp_;
@@ -528,6 +314,7 @@ class Planner {
   std::vector<Frozen> frozen_; // by pipeline rank
   double tokens_;
   std::vector<int> live_;
+  bool deferred_ = false; ///< weight gradients
 };
 
 /// Of all ranks: weights, the optimizer's state, parity files and exported weights.

@@ -44,16 +44,6 @@ class PhaseTimer {
 
 const nn::ExpertLoads kNoLoads;
 
-/// Whether weight gradients have passes of their own.
-bool defers_weight_gradients(const pipeline::Schedule& schedule) {
-  const auto is_weight_pass = [](const pipeline::Action& action) {
-    return action.kind == pipeline::ActionKind::kBackwardWeight;
-  };
-  return std::any_of(schedule.actions.begin(), schedule.actions.end(), [&](const auto& actions) {
-    return std::any_of(actions.begin(), actions.end(), is_weight_pass);
-  });
-}
-
 /// The sign of a NaN means nothing, but is printed.
 double plain(double value) {
   return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
@@ -315,7 +305,7 @@ QueuedStep Stepper::passes(const data::StepData& data, const StepOptions& option
   parallel::DataParallel& store = *model_->store;
   const std::vector<nn::Microbatch> microbatches = inputs(data);
   const pipeline::Schedule& passes = schedule(Use::kTraining, microbatches.size());
-  store.defer_to_flush(defers_weight_gradients(passes));
+  store.defer_to_flush(pipeline::defers_weight_gradients(passes));
   store.begin_step();
   {
     const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
@@ -332,6 +322,7 @@ QueuedStep Stepper::passes(const data::StepData& data, const StepOptions& option
                   .check_finite = options.find_nonfinite_layer,
                   .forwards_done = [&] { store.forwards_done(); },
                   .weight_passes_done = [&] { store.flush(); },
+                  .turns = model_->turns.get(),
                   .intervals = options.times != nullptr ? &options.times->passes : nullptr});
   }
   {

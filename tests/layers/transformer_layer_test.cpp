@@ -153,14 +153,15 @@ TEST_P(LayerTest, TwoRanksAreOneRank) {
   }
 }
 
-nn::LayerShape shape_of(const at::Tensor& x, int ranks) {
+nn::LayerShape shape_of(const at::Tensor& x, int ranks, bool sequence = false) {
   return {.tokens = kBatch * kSequence,
           .squared_lengths = kBatch * kSequence * kSequence,
           .element_bytes = static_cast<int64_t>(x.element_size()),
           .acc_bytes = x.scalar_type() == at::kDouble ? 8 : 4,
           .tp = ranks,
           .memory_tokens = kBatch * kMemory,
-          .crossed_lengths = kBatch * kSequence * kMemory};
+          .crossed_lengths = kBatch * kSequence * kMemory,
+          .sequence_parallel = sequence};
 }
 
 TEST_P(LayerTest, CostCountsTheFlopsOfTheMatrices) {
@@ -200,30 +201,38 @@ TEST_P(LayerTest, CostCountsTheBytesKeptForBackward) {
   for (const auto& [dropout, parts] : with_and_without_dropout(some_parts())) {
     SCOPED_TRACE(test::names_of(parts));
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-      for (const int ranks : {1, 2}) {
-        test::run_ranks(ranks, [&](const comm::Group& tp) {
+      for (const auto& [ranks, sequence] : {std::pair{1, false}, {2, false}, {2, true}}) {
+        test::run_ranks(ranks, [&, ranks = ranks, sequence = sequence](const comm::Group& tp) {
           Case c = GetParam();
           if (dropout) {
             c.options.hidden_dropout = c.options.attention.dropout = c.options.mlp.dropout = 0.1;
           }
           c.bias.reset(); // a table of heads and distances, whatever the tokens
-          Layer model(c, tp, dtype);
+          Layer model(c, parallel::TensorParallel(tp, sequence, false), dtype);
           test::Pass pass(layout_of(c));
           pass.ctx.training = true;
           pass.ctx.recomputed = parts;
+          if (sequence) {
+            pass.layout.cut_outer(tp.rank(), tp.size());
+            model.memory.cut_outer(tp.rank(), tp.size());
+          }
           // The memory is another segment's output, kept once for all layers.
-          const at::Tensor memory = input_memory(c).to(dtype).requires_grad_(true);
+          const at::Tensor memory =
+              model.memory.outer(input_memory(c)).to(dtype).clone().requires_grad_(true);
           const nn::MemoryScope scope(nn::MemoryCategory::kActivations);
           const int64_t before = test::held_bytes();
           nn::SavedTensors account;
-          at::Tensor x = randn({kBatch * kSequence, kHidden}, 1).to(dtype).requires_grad_(true);
+          at::Tensor x = pass.layout.outer(randn({kBatch * kSequence, kHidden}, 1))
+                             .to(dtype)
+                             .clone()
+                             .requires_grad_(true);
           const at::Tensor y = [&] {
             const nn::SavedTensorsScope accounted(account);
             return model.forward({x, memory}, pass.ctx);
           }();
           comm::barrier(tp); // a peer still in a collective holds this rank's part of it
           const int64_t output = static_cast<int64_t>(y.nbytes()); // the next layer's input
-          const nn::Cost cost = TransformerLayer::cost(c.options, shape_of(x, ranks));
+          const nn::Cost cost = TransformerLayer::cost(c.options, shape_of(x, ranks, sequence));
           const int64_t expected = cost.saved_bytes - cost.freed_bytes(parts);
           EXPECT_EQ(test::held_bytes() - before - output, expected) << dtype << " on " << ranks;
           EXPECT_EQ(account.bytes({memory, y, pass.layout.positions, pass.layout.row_ids}),

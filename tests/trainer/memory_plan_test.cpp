@@ -57,7 +57,7 @@ struct Case {
   const char* name;
   std::vector<std::string> keys;
   int ranks = 1;
-  double tolerance = 0.03; ///< of the sum
+  double tolerance = 0.02; ///< of the sum
 };
 
 class Estimate : public testing::TestWithParam<Case> {};
@@ -122,6 +122,23 @@ std::vector<std::string> t5(std::vector<std::string> more) {
                              "dataset.split=1,0,0", "dataset.mean_noise_span_length=6"});
   return more;
 }
+/// Layers that are larger than the table of words.
+std::vector<std::string> wide(std::vector<std::string> more) {
+  more.insert(more.begin(),
+              {"model.num_layers=8", "model.hidden_size=512", "model.ffn_hidden_size=2048"});
+  return more;
+}
+/// The loss needs less than layers in backward.
+std::vector<std::string> few_words(std::vector<std::string> more) {
+  more.insert(more.begin(), {"model.vocab_size=512", "train.micro_batch_size=8"});
+  return more;
+}
+std::vector<std::string> latents(std::vector<std::string> more) {
+  more.insert(more.begin(),
+              {"model.multi_latent_attention=true", "model.kv_lora_rank=64", "model.q_lora_rank=64",
+               "model.qk_head_dim=32", "model.v_head_dim=32", "model.qk_pos_emb_head_dim=16"});
+  return more;
+}
 /// All but the upper half of the layers.
 const std::string kFrozen = "train.freeze=[\"embedding.*\", \"layers.[01].*\", \"final*\"]";
 INSTANTIATE_TEST_SUITE_P(
@@ -162,8 +179,17 @@ INSTANTIATE_TEST_SUITE_P(
              2},
         Case{"codes_zero3",
              {"mixed_precision.fp8=e4m3", "ddp.zero_stage=3", "ddp.fp8_param_gather=true"},
-             2,
-             0.05},
+             2},
+        Case{"zero2_wide", wide({"ddp.zero_stage=2", "model.vocab_size=1024"}), 2},
+        Case{"zero2_apart_bf16",
+             wide({"ddp.zero_stage=2", "dtype=bf16", "ddp.overlap_grad_reduce=false",
+                   "model.untie_embeddings_and_output_weights=true"}),
+             2},
+        Case{"zero3_wide", wide({"ddp.zero_stage=3"}), 2},
+        Case{"zero3_pp2_zb_h1",
+             wide({"ddp.zero_stage=3", "parallel.pipeline_model_parallel_size=2",
+                   "parallel.pipeline_schedule=zb_h1", "train.global_batch_size=32"}),
+             4, 0.05},
         Case{"zero1", {"ddp.zero_stage=1"}, 2}, Case{"dp2", {}, 2},
         Case{"moe", {"model.num_moe_experts=8", "model.moe_layer_freq=[0]+[1]*3"}},
         Case{"moe_ep2", {"model.num_moe_experts=8", "parallel.expert_model_parallel_size=2"}, 2},
@@ -173,8 +199,10 @@ INSTANTIATE_TEST_SUITE_P(
               "model.ffn_hidden_size=512", "model.vocab_size=512", "train.seq_length=2048",
               "model.max_position_embeddings=2048", "train.micro_batch_size=1",
               "train.global_batch_size=2"},
-             2,
-             0.05},
+             2},
+        Case{"latents_cp2",
+             latents({"parallel.context_parallel_size=2", "train.micro_batch_size=8"}), 2},
+        Case{"latents", latents({"train.micro_batch_size=8"})},
         Case{"cp2_all_gather_bf16",
              llama({"dtype=bf16", "parallel.context_parallel_size=2",
                     "parallel.cp_comm_type=[all_gather]", "train.micro_batch_size=8"}),
@@ -182,11 +210,34 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"cp2_recompute_zero2",
              {"parallel.context_parallel_size=2", "train.recompute=full", "ddp.zero_stage=2",
               "train.micro_batch_size=8"},
-             2,
-             0.15},
+             2},
         Case{"t5", t5({"train.micro_batch_size=8"})}, Case{"t5_bf16", t5({"dtype=bf16"})},
-        Case{"t5_recompute", t5({"train.recompute=full", "train.micro_batch_size=8"}), 1, 0.06},
+        Case{"t5_recompute", t5({"train.recompute=full", "train.micro_batch_size=8"}), 1, 0.03},
         Case{"t5_pp2", t5({"parallel.pipeline_model_parallel_size=2"}), 2},
+        Case{"tp2_sp",
+             {"parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true",
+              "train.micro_batch_size=8"},
+             2},
+        Case{"moe_shared_tp2_sp",
+             {"model.num_moe_experts=8", "model.moe_shared_expert_intermediate_size=512",
+              "parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true",
+              "parallel.expert_model_parallel_size=2", "parallel.expert_tensor_parallel_size=1",
+              "train.micro_batch_size=8"},
+             2},
+        Case{"moe_turns",
+             {"model.num_moe_experts=8", "parallel.expert_model_parallel_size=2",
+              "parallel.pipeline_schedule=dualpipe_v", "comm_overlap.moe_expert_parallel=true",
+              "train.global_batch_size=32"},
+             2,
+             0.04},
+        Case{"full_alone", few_words({"train.recompute=full"})},
+        Case{"block_alone", few_words({"train.recompute=full", "train.recompute_method=block",
+                                       "train.recompute_num_layers=2"})},
+        Case{"offload_alone", few_words({"offload.activations=true", "offload.dir=/var/tmp"})},
+        Case{"offload_of_two", few_words({"offload.activations=true", "offload.dir=/var/tmp",
+                                          "offload.num_layers=2"})},
+        Case{"offload_full", few_words({"offload.activations=true", "offload.dir=/var/tmp",
+                                        "train.recompute=full"})},
         Case{"pp2", {"parallel.pipeline_model_parallel_size=2"}, 2}),
     [](const auto& info) { return info.param.name; });
 
@@ -222,12 +273,9 @@ TEST(MemoryPlans, SplitWhatIsSplit) {
   EXPECT_EQ(one.parameters, static_cast<double>(small_model({}).model.num_parameters()));
   EXPECT_EQ(one.rank_parameters, one.parameters);
   const auto with = [](int stage) {
-    return plan_memory(
-               small_model({fmt::format("ddp.zero_stage={}", stage), "ddp.bucket_size=1000"}, 2), 2)
-        .rank;
+    return plan_memory(small_model({fmt::format("ddp.zero_stage={}", stage)}, 2), 2).rank;
   };
   EXPECT_EQ(with(1).optimizer, with(0).optimizer / 2);
-  EXPECT_LT(with(2).gradients, with(1).gradients);
   const auto activations = [](const char* recompute) {
     return plan_memory(small_model({std::string("train.recompute=") + recompute}), 1)
         .rank.activations;
@@ -251,6 +299,7 @@ TEST(MemoryPlans, SplitWhatIsSplit) {
                small_model({fmt::format("ddp.zero_stage={}", stage), "model.num_layers=32"}, 2), 2)
         .rank;
   };
+  EXPECT_LT(deep(2).gradients, deep(1).gradients);
   EXPECT_LT(deep(3).weights, deep(2).weights);
   const auto tp = plan_memory(small_model({"parallel.tensor_model_parallel_size=4"}, 4), 4);
   EXPECT_NEAR(tp.rank_parameters / (one.parameters / 4), 1, 0.02);

@@ -319,7 +319,8 @@ nn::Cost Bert::segment_cost(const ModelConfig& c, const std::vector<nn::LayerSha
     return layers::TransformerLayer::cost(layer_options(c, segment - 1), shape);
   nn::Cost cost;
   const int64_t row = shape.element_bytes * shape.tokens * c.hidden_size;
-  const int64_t norm = row + 2 * shape.acc_bytes * shape.tokens;
+  const int64_t outer = shape.element_bytes * shape.outer_tokens() * c.hidden_size,
+                norm = outer + 2 * shape.acc_bytes * shape.outer_tokens();
   if (segment == 0) {
     if (is_post_norm(c)) cost.saved_bytes = norm;
     if (shape.tp > 1) cost.tp_all_reduce = {row, 1};
@@ -334,7 +335,7 @@ nn::Cost Bert::segment_cost(const ModelConfig& c, const std::vector<nn::LayerSha
     cost.forward_gemm_flops =
         2.0 * static_cast<double>(shape.tokens) * h * (h + kMasked * vocabulary);
     // Kept: inputs of dense, activation and norm, and the gradient behind the loss.
-    cost.saved_bytes += 3 * row + norm;
+    cost.saved_bytes += 3 * outer + norm;
     if (shape.tp > 1) cost.tp_all_reduce = {row + 3 * shape.acc_bytes * shape.tokens, 4};
   }
   return cost;

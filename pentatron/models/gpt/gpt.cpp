@@ -193,8 +193,8 @@ nn::Cost Gpt::segment_cost(const ModelConfig& c, const std::vector<nn::LayerShap
                             static_cast<double>((c.vocab_size + shape.tp - 1) / shape.tp);
   // Each loss keeps its input's gradient. The final norm keeps its input and statistics; the last
   // depth's output is kept in its place.
-  cost.saved_bytes = (1 + terms) * shape.element_bytes * shape.tokens * c.hidden_size;
-  if (terms == 1) cost.saved_bytes += shape.acc_bytes * shape.tokens * statistics;
+  cost.saved_bytes = (1 + terms) * shape.element_bytes * shape.outer_tokens() * c.hidden_size;
+  if (terms == 1) cost.saved_bytes += shape.acc_bytes * shape.outer_tokens() * statistics;
   if (shape.tp > 1) {
     cost.tp_all_reduce = {terms * (shape.element_bytes * shape.tokens * c.hidden_size +
                                    3 * shape.acc_bytes * shape.tokens),

@@ -74,16 +74,16 @@ nn::Segment::Output MtpSegment::forward(const std::vector<at::Tensor>& taken,
 
 nn::Cost MtpSegment::cost(const ModelConfig& c, int64_t depth, const nn::LayerShape& shape) {
   nn::Cost cost = layers::TransformerLayer::cost(layer_options(c, c.num_layers + depth - 1), shape);
-  const int64_t row = shape.element_bytes * shape.tokens * c.hidden_size,
+  const int64_t row = shape.element_bytes * shape.outer_tokens() * c.hidden_size,
                 statistics = c.normalization == Normalization::kLayerNorm ? 2 : 1;
   const int64_t norms = depth == 1 ? 4 : 3; // the first has that of the model, too
   cost.forward_gemm_flops += 4.0 * static_cast<double>(shape.tokens) *
                              static_cast<double>(c.hidden_size) *
                              static_cast<double>(c.hidden_size);
   // Norms keep what they normalise, the product its input.
-  cost.saved_bytes += norms * (row + shape.acc_bytes * shape.tokens * statistics) + 2 * row;
+  cost.saved_bytes += norms * (row + shape.acc_bytes * shape.outer_tokens() * statistics) + 2 * row;
   if (shape.tp > 1) {
-    cost.tp_all_reduce.bytes += row;
+    cost.tp_all_reduce.bytes += shape.element_bytes * shape.tokens * c.hidden_size;
     cost.tp_all_reduce.count += 1;
   }
   return cost;

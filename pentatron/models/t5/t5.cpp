@@ -268,9 +268,10 @@ nn::Cost T5::segment_cost(const ModelConfig& c, const std::vector<nn::LayerShape
     if (shape.tp > 1) cost.tp_all_reduce = {row, 1};
     return cost;
   }
-  cost.saved_bytes = row + shape.acc_bytes * shape.tokens;
+  const int64_t outer = shape.element_bytes * shape.outer_tokens() * c.hidden_size;
+  cost.saved_bytes = outer + shape.acc_bytes * shape.outer_tokens();
   if (kind == kEncoderNorm) return cost;
-  cost.saved_bytes += row; // the gradient behind the loss
+  cost.saved_bytes += outer; // the gradient behind the loss
   cost.forward_gemm_flops = 2.0 * static_cast<double>(shape.tokens) *
                             static_cast<double>(c.hidden_size) *
                             static_cast<double>((c.vocab_size + shape.tp - 1) / shape.tp);

@@ -66,6 +66,12 @@ Passes::Passes(const Action& action) {
   size_ = pair ? 2 : 1;
 }
 
+bool defers_weight_gradients(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.actions, [](const std::vector<Action>& steps) {
+    return std::ranges::find(steps, ActionKind::kBackwardWeight, &Action::kind) != steps.end();
+  });
+}
+
 Action forward(int stage, int microbatch) {
   return {.kind = ActionKind::kForward, .stage = stage, .microbatch = microbatch};
 }

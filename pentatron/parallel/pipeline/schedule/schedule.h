@@ -97,6 +97,9 @@ inline bool makes_weight_gradient(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kBackwardWeight;
 }
 
+/// Whether weight gradients have passes of their own.
+bool defers_weight_gradients(const Schedule& schedule);
+
 /// Makers of the actions of a generator.
 Action forward(int stage, int microbatch);
 Action backward(int stage, int microbatch);

@@ -1,0 +1,92 @@
+/// What the memory estimate knows of a model: its segments by kind, of each the elements of its
+/// parameters and what it keeps for backward by token, on the first rank of the axes that split
+/// layers. Numbers are doubles: a configuration can ask for more than 64 bits count.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "pentatron/models/model.h"
+#include "pentatron/nn/shard_spec.h"
+#include "pentatron/parallelize/parallelize.h"
+#include "pentatron/trainer/config.h"
+
+namespace pentatron::trainer {
+
+/// What elementwise work takes as long for a byte of its result, roughly: time and memory bandwidth
+/// of a layer's GEMMs.
+inline constexpr double kFlopsOfByte = 32;
+
+struct ElementTypes {
+  double element = 4, acc = 4; ///< bytes
+  at::ScalarType dtype = at::kFloat;
+};
+ElementTypes types_of(Precision precision);
+
+/// Elements of parameters, and bytes that the optimizer keeps of them.
+struct Elements {
+  double count = 0, state = 0;
+  double padding = 0; ///< of the count, rows of the vocabulary that are no parameters
+  double vectors = 0; ///< bytes that offload.optimizer can move; of these
+  double whole = 0;   ///< by rules that need whole parameters
+  double whole_count = 0;
+  double linear = 0; ///< of weights of linear layers
+
+  double real() const { return count - padding; }
+  void add(const Elements& more, double times) {
+    count += times * more.count;
+    padding += times * more.padding;
+    state += times * more.state;
+    vectors += times * more.vectors;
+    whole += times * more.whole;
+    whole_count += times * more.whole_count;
+    linear += times * more.linear;
+  }
+};
+
+/// A kind of segment on one tensor rank.
+struct Kind {
+  Elements parameters;   ///< that its segments read
+  double saved = 0;      ///< bytes kept from forward to backward, by token of train.seq_length
+  double freed = 0;      ///< of these, by the parts that are recomputed
+  double working = 0;    ///< what backward holds beside them, at most
+  double parts_time = 0; ///< FLOPs of these parts by token, or what takes as long
+  double time = 0;       ///< of forward
+  double mlp = 0;        ///< of saved, what backward has freed when it comes to attention
+  bool is_layer = false; ///< can be recomputed as a whole
+};
+/// Parameters that segments of several kinds read, and a rank has once.
+struct SharedElements {
+  Elements parameter;
+  std::vector<int> kinds;
+};
+
+/// A model's segments by kind; of each kind one is looked at.
+struct Anatomy {
+  std::map<int, Kind> kinds;
+  std::vector<SharedElements> shared;
+};
+
+/// The first rank of the axes that split layers.
+nn::Coordinates coordinates_of(const parallelize::ParallelConfig& parallel);
+/// Of a rank at `where`.
+Anatomy anatomy_of(const Config& run, const nn::Coordinates& where);
+/// Of the stream that has the labels, for one token of train.seq_length.
+double targets_by_token(const Config& config);
+
+/// How many segments of each kind.
+using Held = std::map<int, double>;
+Held held_by(const std::vector<SegmentRange>& stages, const models::ModelSpec& spec);
+Elements elements_of(const Anatomy& anatomy, const Held& held);
+
+/// What a pipeline rank does not train.
+struct Frozen {
+  Elements parameters;
+  Held idle;                    ///< segments without a backward pass
+  double int8 = 0, densest = 0; ///< elements in 8 bits, and of the largest of their matrices
+};
+/// By pipeline rank.
+std::vector<Frozen> frozen_parts(const Config& config, const parallelize::PipelinePlan& plan,
+                                 const nn::Coordinates& where);
+
+} // namespace pentatron::trainer
