@@ -17,8 +17,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "pentatron/comm/work.h"
 #include "pentatron/comm/group.h"
+#include "pentatron/comm/work.h"
 #include "pentatron/nn/turns.h"
 
 namespace pentatron::parallel {

@@ -1,0 +1,201 @@
+// Estimates of memory beside the peaks of runs.
+#include "pentatron/trainer/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "pentatron/nn/memory/counting_allocator.h"
+#include "pentatron/trainer/train.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/memory_model.h"
+
+namespace pentatron::trainer {
+namespace {
+
+struct Case {
+  const char* name;
+  std::vector<std::string> keys;
+  int ranks = 1;
+  double tolerance = 0.02; ///< of the sum
+};
+
+class Estimate : public testing::TestWithParam<Case> {};
+
+TEST_P(Estimate, IsNearThePeakOfTheRun) {
+  nn::install_counting_allocator();
+  const test::Scratch scratch;
+  std::vector<std::string> keys = GetParam().keys;
+  for (std::string& key : keys)
+    if (const size_t at = key.find("{}"); at != std::string::npos)
+      key.replace(at, 2, test::write_documents(scratch / "text.jsonl", 400));
+  const Config config = small_model(keys, GetParam().ranks);
+  const RankMemory plan = plan_memory(config, GetParam().ranks).rank;
+  std::vector<nn::MemorySnapshot> peaks(static_cast<size_t>(GetParam().ranks));
+  const auto body = [&](const comm::Group& world) {
+    nn::reset_memory_peak(world.rank());
+    Trainer trainer(config, world);
+    trainer.run();
+    peaks[static_cast<size_t>(world.rank())] = nn::memory_snapshot(world.rank());
+  };
+  testing::internal::CaptureStderr();
+  if (GetParam().ranks == 1) {
+    at::set_num_threads(1);
+    body({});
+  } else {
+    test::run_ranks(GetParam().ranks, body);
+  }
+  testing::internal::GetCapturedStderr();
+  double most = 0;
+  std::string measured;
+  for (const nn::MemorySnapshot& peak : peaks) {
+    most = std::max(most, static_cast<double>(peak.total.peak_bytes));
+    for (size_t i = 0; i < nn::kNumMemoryCategories; ++i)
+      measured += fmt::format("{} {:.1f} ", nn::name(static_cast<nn::MemoryCategory>(i)),
+                              static_cast<double>(peak.categories[i].peak_bytes) / 1e6);
+    measured += fmt::format("total {:.1f}\n", static_cast<double>(peak.total.peak_bytes) / 1e6);
+  }
+  EXPECT_NEAR(plan.total() / most, 1, GetParam().tolerance)
+      << fmt::format("plan: weights {:.1f} gradients {:.1f} optimizer {:.1f} activations {:.1f} "
+                     "loss {:.1f} data {:.1f} total {:.1f}\n",
+                     plan.weights / 1e6, plan.gradients / 1e6, plan.optimizer / 1e6,
+                     plan.activations / 1e6, plan.loss / 1e6, plan.data / 1e6, plan.total() / 1e6)
+      << measured;
+}
+
+/// With what GPT-2 has and the default model, which is Llama's, has not.
+std::vector<std::string> gpt(std::vector<std::string> more) {
+  more.insert(more.begin(),
+              {"model.normalization=layernorm", "model.activation_func=gelu",
+               "model.position_embedding_type=learned_absolute", "model.add_qkv_bias=true",
+               "model.add_attention_proj_bias=true", "model.add_mlp_bias=true"});
+  return more;
+}
+std::vector<std::string> llama(std::vector<std::string> more) {
+  more.insert(more.begin(),
+              {"model.num_query_groups=2", "model.untie_embeddings_and_output_weights=true"});
+  return more;
+}
+/// The target has fewer tokens than the input, and the decoder's layers see both.
+std::vector<std::string> t5(std::vector<std::string> more) {
+  more.insert(more.begin(), {"model.type=t5", "dataset.type=t5", "dataset.path={}",
+                             "dataset.split=1,0,0", "dataset.mean_noise_span_length=6"});
+  return more;
+}
+/// Layers that are larger than the table of words.
+std::vector<std::string> wide(std::vector<std::string> more) {
+  more.insert(more.begin(),
+              {"model.num_layers=8", "model.hidden_size=512", "model.ffn_hidden_size=2048"});
+  return more;
+}
+/// The loss needs less than layers in backward.
+std::vector<std::string> few_words(std::vector<std::string> more) {
+  more.insert(more.begin(), {"model.vocab_size=512", "train.micro_batch_size=8"});
+  return more;
+}
+std::vector<std::string> latents(std::vector<std::string> more) {
+  more.insert(more.begin(),
+              {"model.multi_latent_attention=true", "model.kv_lora_rank=64", "model.q_lora_rank=64",
+               "model.qk_head_dim=32", "model.v_head_dim=32", "model.qk_pos_emb_head_dim=16"});
+  return more;
+}
+INSTANTIATE_TEST_SUITE_P(
+    Runs, Estimate,
+    testing::Values(
+        Case{"gpt_fp32", gpt({})}, Case{"gpt_bf16", gpt({"dtype=bf16"})},
+        Case{"gpt_fp64", gpt({"dtype=fp64"})},
+        Case{"gpt_recompute", gpt({"train.recompute=full", "train.micro_batch_size=8"})},
+        Case{"gpt_selective", gpt({"train.recompute=selective", "train.micro_batch_size=8"})},
+        Case{"llama_fp32", llama({})}, Case{"llama_bf16", llama({"dtype=bf16"})},
+        Case{"llama_recompute_bf16",
+             llama({"dtype=bf16", "train.recompute=full", "train.micro_batch_size=8"})},
+        Case{"sgd", {"optimizer.optimizer=sgd", "optimizer.sgd_momentum=0"}},
+        Case{"narrow_bf16",
+             {"dtype=bf16", "optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16",
+              "optimizer.store_param_remainders=true"}},
+        Case{"codes_bf16",
+             {"dtype=bf16", "optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=fp16"}},
+        Case{"average_bf16", {"dtype=bf16", "optimizer.ema_decay=0.9"}},
+        Case{"away_fp32", {"offload.optimizer=true", "offload.dir=/var/tmp"}},
+        Case{"away_bf16",
+             {"dtype=bf16", "offload.optimizer=true", "offload.dir=/var/tmp",
+              "optimizer.ema_decay=0.9"}},
+        Case{"away_half_zero1",
+             {"dtype=bf16", "offload.optimizer=true", "offload.dir=/var/tmp",
+              "offload.optimizer_fraction=0.5", "ddp.zero_stage=1"},
+             2},
+        Case{"adafactor", {"optimizer.optimizer=adafactor"}},
+        Case{"muon", {"optimizer.optimizer=muon"}},
+        Case{"muon_bf16", {"optimizer.optimizer=muon", "dtype=bf16"}},
+        Case{"lion_bf16", {"optimizer.optimizer=lion", "dtype=bf16"}}, Case{"frozen", {kFrozen}},
+        Case{"frozen_bf16", {kFrozen, "dtype=bf16"}},
+        Case{"frozen_zero2", {kFrozen, "ddp.zero_stage=2"}, 2},
+        Case{"frozen_pp2", {kFrozen, "parallel.pipeline_model_parallel_size=2"}, 2},
+        Case{"tp2", {"parallel.tensor_model_parallel_size=2"}, 2},
+        Case{"codes_zero1",
+             {"mixed_precision.fp8=e4m3", "ddp.zero_stage=1", "ddp.fp8_param_gather=true"},
+             2},
+        Case{"codes_zero3",
+             {"mixed_precision.fp8=e4m3", "ddp.zero_stage=3", "ddp.fp8_param_gather=true"},
+             2},
+        Case{"zero2_wide", wide({"ddp.zero_stage=2", "model.vocab_size=1024"}), 2},
+        Case{"zero2_apart_bf16",
+             wide({"ddp.zero_stage=2", "dtype=bf16", "ddp.overlap_grad_reduce=false",
+                   "model.untie_embeddings_and_output_weights=true"}),
+             2},
+        Case{"zero3_wide", wide({"ddp.zero_stage=3"}), 2},
+        Case{"zero3_pp2_zb_h1",
+             wide({"ddp.zero_stage=3", "parallel.pipeline_model_parallel_size=2",
+                   "parallel.pipeline_schedule=zb_h1", "train.global_batch_size=32"}),
+             4, 0.05},
+        Case{"zero1", {"ddp.zero_stage=1"}, 2}, Case{"dp2", {}, 2},
+        Case{"moe", {"model.num_moe_experts=8", "model.moe_layer_freq=[0]+[1]*3"}},
+        Case{"moe_ep2", {"model.num_moe_experts=8", "parallel.expert_model_parallel_size=2"}, 2},
+        Case{"cp2", {"parallel.context_parallel_size=2"}, 2},
+        Case{"cp2_long",
+             {"parallel.context_parallel_size=2", "model.num_layers=2", "model.hidden_size=128",
+              "model.ffn_hidden_size=512", "model.vocab_size=512", "train.seq_length=2048",
+              "model.max_position_embeddings=2048", "train.micro_batch_size=1",
+              "train.global_batch_size=2"},
+             2},
+        Case{"latents_cp2",
+             latents({"parallel.context_parallel_size=2", "train.micro_batch_size=8"}), 2},
+        Case{"latents", latents({"train.micro_batch_size=8"})},
+        Case{"cp2_all_gather_bf16",
+             llama({"dtype=bf16", "parallel.context_parallel_size=2",
+                    "parallel.cp_comm_type=[all_gather]", "train.micro_batch_size=8"}),
+             2},
+        Case{"cp2_recompute_zero2",
+             {"parallel.context_parallel_size=2", "train.recompute=full", "ddp.zero_stage=2",
+              "train.micro_batch_size=8"},
+             2},
+        Case{"t5", t5({"train.micro_batch_size=8"})}, Case{"t5_bf16", t5({"dtype=bf16"})},
+        Case{"t5_recompute", t5({"train.recompute=full", "train.micro_batch_size=8"}), 1, 0.03},
+        Case{"t5_pp2", t5({"parallel.pipeline_model_parallel_size=2"}), 2},
+        Case{"tp2_sp",
+             {"parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true",
+              "train.micro_batch_size=8"},
+             2},
+        Case{"moe_shared_tp2_sp",
+             {"model.num_moe_experts=8", "model.moe_shared_expert_intermediate_size=512",
+              "parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true",
+              "parallel.expert_model_parallel_size=2", "parallel.expert_tensor_parallel_size=1",
+              "train.micro_batch_size=8"},
+             2},
+        Case{"moe_turns",
+             {"model.num_moe_experts=8", "parallel.expert_model_parallel_size=2",
+              "parallel.pipeline_schedule=dualpipe_v", "comm_overlap.moe_expert_parallel=true",
+              "train.global_batch_size=32"},
+             2,
+             0.04},
+        Case{"full_alone", few_words({"train.recompute=full"})},
+        Case{"block_alone", few_words({"train.recompute=full", "train.recompute_method=block",
+                                       "train.recompute_num_layers=2"})},
+        Case{"offload_alone", few_words({"offload.activations=true", "offload.dir=/var/tmp"})},
+        Case{"offload_of_two", few_words({"offload.activations=true", "offload.dir=/var/tmp",
+                                          "offload.num_layers=2"})},
+        Case{"offload_full", few_words({"offload.activations=true", "offload.dir=/var/tmp",
+                                        "train.recompute=full"})},
+        Case{"pp2", {"parallel.pipeline_model_parallel_size=2"}, 2}),
+    [](const auto& info) { return info.param.name; });
+
+} // namespace
+} // namespace pentatron::trainer
