@@ -41,8 +41,12 @@ std::string Violations::text() const {
     if (i > 0) text += '\n';
     text += indent;
     // A setting of the command line is known by the key with which its cause begins.
-    const bool named =
-        v.where.starts_with("override ") && !v.path.empty() && v.cause.starts_with(v.path);
+    const auto begins_with_key = [&] {
+      return v.cause.starts_with(v.path) &&
+             (v.cause.size() == v.path.size() ||
+              std::string_view("=: ").find(v.cause[v.path.size()]) != std::string_view::npos);
+    };
+    const bool named = v.where.starts_with("override ") && !v.path.empty() && begins_with_key();
     if (!v.where.empty() && !named) text += v.where + ": ";
     text += v.cause;
     if (!v.suggestion.empty()) text += fmt::format("\n{}  try: {}", indent, v.suggestion);

@@ -148,7 +148,12 @@ nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape)
   cost.forward_attention_flops = 2.0 * visible_squares(o, shape) * static_cast<double>(n * d);
   cost.saved_bytes = shape.element_bytes * (shape.outer_tokens() * o.hidden + t * (qkv + n * d)) +
                      shape.acc_bytes * t * n;
-  cost.working_bytes = shape.element_bytes * t * (n * d + qkv); // gradients of result and operands
+  // Gradients of the result and of the operands, which take the places of what was kept of them;
+  // under sequence parallelism also gathered tokens, and their gradients.
+  cost.attention_working_bytes =
+      shape.element_bytes * t *
+      (shape.gathers_again() ? std::max(n * d + std::max(qkv, o.hidden), 2 * o.hidden - n * d)
+                             : n * d + qkv);
   cost.bytes_of(nn::Part::kCoreAttention) =
       shape.element_bytes * t * n * d + shape.acc_bytes * t * n;
   cost.flops_of(nn::Part::kCoreAttention) = cost.forward_attention_flops;

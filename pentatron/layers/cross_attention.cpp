@@ -121,7 +121,7 @@ nn::Cost CrossAttention::cost(const CrossAttentionOptions& o, const nn::LayerSha
   cost.saved_bytes =
       shape.element_bytes * (shape.outer_tokens() * o.hidden + t * 2 * n * d + m * 2 * g * d) +
       shape.acc_bytes * t * n;
-  cost.working_bytes = shape.element_bytes * (2 * t * n * d + m * 2 * g * d);
+  cost.attention_working_bytes = shape.element_bytes * (2 * t * n * d + m * 2 * g * d);
   cost.bytes_of(nn::Part::kCoreAttention) =
       shape.element_bytes * t * n * d + shape.acc_bytes * t * n;
   cost.flops_of(nn::Part::kCoreAttention) = cost.forward_attention_flops;

@@ -275,7 +275,7 @@ nn::Cost LatentAttention::cost(const AttentionOptions& o, const nn::LayerShape& 
                      shape.element_bytes * t * (n * (keys + s.value_size) + kept) +
                      shape.acc_bytes * (t * n + outer * (s.query_rank > 0 ? 2 : 1));
   // Gradients of the result and of queries, keys and values.
-  cost.working_bytes = shape.element_bytes * t * n * 2 * (keys + s.value_size);
+  cost.attention_working_bytes = shape.element_bytes * t * n * 2 * (keys + s.value_size);
   cost.bytes_of(nn::Part::kCoreAttention) =
       shape.element_bytes * t * (n * s.value_size + (travel ? kept : 0)) + shape.acc_bytes * t * n;
   cost.flops_of(nn::Part::kCoreAttention) = cost.forward_attention_flops;

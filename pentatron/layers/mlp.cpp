@@ -48,8 +48,11 @@ nn::Cost Mlp::cost(const MlpOptions& o, const nn::LayerShape& shape) {
   cost.forward_gemm_flops =
       2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) * static_cast<double>(up + f);
   cost.saved_bytes = shape.element_bytes * (shape.outer_tokens() * o.hidden + t * (up + f));
-  // The gradient of the activation's result; that of its input takes the place of the input.
-  cost.working_bytes = shape.element_bytes * t * f;
+  // The gradient of the activation's result; that of its input takes the place of the input. Under
+  // sequence parallelism tokens are gathered again: gradients of results, inputs and their
+  // gradients.
+  cost.mlp_working_bytes = shape.element_bytes * t *
+                           (shape.gathers_again() ? std::max(f + o.hidden, 2 * o.hidden - f) : f);
   cost.bytes_of(nn::Part::kMlpActivation) = shape.element_bytes * t * f;
   cost.bytes_of(nn::Part::kMlp) = shape.element_bytes * t * (up + f);
   cost.flops_of(nn::Part::kMlp) = cost.forward_gemm_flops;

@@ -271,7 +271,7 @@ nn::Cost Moe::cost(const MoeOptions& o, const nn::LayerShape& shape) {
   cost.saved_bytes += shape.acc_bytes * own * (of_selected ? e : 2 * e);
   if (!of_selected && o.router.normalize) cost.saved_bytes += shape.acc_bytes * own;
   // Gradients of the experts' results, which have arrived, and of the activation's.
-  cost.working_bytes = shape.element_bytes * arrived * (width + f);
+  cost.mlp_working_bytes = shape.element_bytes * arrived * (width + f);
   const int64_t places = shape.gathers_tokens ? shape.ep * arrived : arrived;
   cost.saved_bytes += static_cast<int64_t>(sizeof(int64_t)) * (rows + arrived + places);
   cost.bytes_of(nn::Part::kMoeActivation) = shape.element_bytes * arrived * f;

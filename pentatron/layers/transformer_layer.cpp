@@ -160,9 +160,7 @@ nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::Laye
   nn::Cost cost = o.attention.latent ? LatentAttention::cost(o.attention, shape)
                                      : Attention::cost(o.attention, shape);
   if (o.cross) cost += CrossAttention::cost(*o.cross, shape);
-  const nn::Cost mlp = o.moe ? Moe::cost(*o.moe, shape) : Mlp::cost(o.mlp, shape);
-  cost.working_bytes -= mlp.saved_bytes; // backward of attention comes when that is free
-  cost += mlp;
+  cost += o.moe ? Moe::cost(*o.moe, shape) : Mlp::cost(o.mlp, shape);
   const int64_t hidden = o.attention.hidden,
                 statistics = o.norm.kind == kernels::NormKind::kLayerNorm ? 2 : 1;
   // Norms keep what they normalise, the first of them the layer's input.
@@ -172,7 +170,8 @@ nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::Laye
   cost.saved_bytes += norms * (tokens + shape.acc_bytes * rows * statistics);
   // What they give is a branch's input, or of the last residual sum the next layer's.
   const int64_t branches = o.cross ? 3 : 2;
-  cost.working_bytes += tokens; // the gradient of the residual sum
+  cost.mlp_working_bytes += tokens; // the gradient of the residual sum
+  cost.attention_working_bytes += tokens;
   cost.bytes_of(nn::Part::kNorm) =
       (branches * o.norm_input + (branches - 1) * o.norm_residual) * tokens;
   // A norm behind the branch keeps what the branch gives.

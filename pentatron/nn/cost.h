@@ -30,7 +30,9 @@ struct LayerShape {
 
   /// Tokens that a tensor rank routes to experts.
   int64_t own_tokens() const { return (tokens + tp - 1) / tp; }
-  /// That a tensor rank has between split layers.
+  /// Whether backward gathers tokens of the other tensor ranks.
+  bool gathers_again() const { return sequence_parallel && tp > 1; }
+  /// The tokens that a tensor rank holds between split layers.
   int64_t outer_tokens() const { return sequence_parallel ? own_tokens() : tokens; }
 };
 
@@ -59,8 +61,9 @@ struct ExchangeCost {
 struct Cost {
   double forward_gemm_flops = 0;
   double forward_attention_flops = 0;
-  int64_t saved_bytes = 0;   ///< held from forward to backward, input of the segment included
-  int64_t working_bytes = 0; ///< the most that backward holds beside what it has kept until then
+  int64_t saved_bytes = 0; ///< held from forward to backward, input of the segment included
+  /// The most that backward of the MLP, and that of attention, holds beside what is still kept.
+  int64_t mlp_working_bytes = 0, attention_working_bytes = 0;
   std::array<int64_t, kNumParts> part_bytes = {}; ///< of saved_bytes, those that a part frees
   std::array<double, kNumParts> part_flops = {};  ///< of forward, those that it computes again
   CollectiveCost tp_all_reduce = {};
@@ -82,7 +85,8 @@ struct Cost {
     forward_gemm_flops += other.forward_gemm_flops;
     forward_attention_flops += other.forward_attention_flops;
     saved_bytes += other.saved_bytes;
-    working_bytes = std::max(working_bytes, other.working_bytes); // one after the other
+    mlp_working_bytes = std::max(mlp_working_bytes, other.mlp_working_bytes);
+    attention_working_bytes = std::max(attention_working_bytes, other.attention_working_bytes);
     for (size_t i = 0; i < kNumParts; ++i) {
       part_bytes[i] += other.part_bytes[i];
       part_flops[i] += other.part_flops[i];

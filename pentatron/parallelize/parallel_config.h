@@ -155,9 +155,10 @@ struct CommOverlapConfig {
         config::field("moe_shared_expert", &C::moe_shared_expert,
                       "compute the shared experts while tokens are sent to the routed experts"),
         config::field("moe_expert_parallel", &C::moe_expert_parallel,
-                      "run the forward pass of one microbatch and the backward pass of another in "
-                      "turns: one computes while tokens of the other are sent between ranks; needs "
-                      "parallel.pipeline_schedule=dualpipe_v, with one pipeline rank or several")};
+                      "alternate the forward pass of one microbatch with the backward pass of "
+                      "another, so that one computes while tokens of the other are sent between "
+                      "ranks; requires parallel.pipeline_schedule=dualpipe_v, also on one pipeline "
+                      "rank")};
   }
 };
 

@@ -107,8 +107,8 @@ template <class Store> struct StoredModel {
   std::unique_ptr<Store> store;
   at::Device device = at::kCPU;
   StagePlaces places;
-  std::shared_ptr<nn::Turns> turns =
-      nullptr; ///< of overlapped pairs of passes; null: they do not take turns
+  /// Of overlapped pairs of passes; null: one pass runs after the other.
+  std::shared_ptr<nn::Turns> turns = nullptr;
 
   /*implicit*/ operator ModelView() { return {*model, *store, device, places}; }
 };

@@ -184,8 +184,7 @@ IdleKeys of_ranks(const Config& config, int world_size) {
   const std::string pipeline = "there is only one pipeline rank",
                     replica = "there is only one data-parallel rank";
   return {
-      {"parallel", "pipeline_schedule",
-       c.pipeline_model_parallel_size == 1 && !config.comm_overlap.moe_expert_parallel, pipeline},
+      {"parallel", "pipeline_schedule", one_stage, pipeline},
       {"parallel", "pipeline_balance", one_stage, pipeline},
       {"parallel", "account_for_embedding_in_pipeline_split", one_stage, pipeline},
       {"parallel", "account_for_loss_in_pipeline_split", one_stage, pipeline},

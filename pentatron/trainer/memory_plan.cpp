@@ -68,6 +68,7 @@ class Planner {
         cp_(static_cast<double>(config.parallel.context_parallel_size)),
         dp_(parallelize::data_parallel_size(config.parallel, world_size)), ranks_(world_size),
         replicas_(dp_ * static_cast<int>(config.parallel.context_parallel_size)),
+        expert_replicas_(parallelize::expert_data_size(config.parallel, world_size)),
         spec_(models::model_spec(config.model)),
         plan_(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config))),
         anatomy_(anatomy_of(config, coordinates_of(config.parallel))),
@@ -100,47 +101,73 @@ class Planner {
     RankMemory m;
     Elements updated = elements_of(anatomy_, held(rank));
     const double own = updated.count;
+    const double own_experts = sends_codes(c_) ? 0 : updated.expert_count;
     updated.add(frozen_[static_cast<size_t>(rank)].parameters, -1);
     const double trained = updated.count;
-    const int64_t zero = replicas_ > 1 ? c_.ddp.zero_stage : 0;
-    const double shards =
-        std::max(1.0, static_cast<double>(replicas_) /
-                          static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
-    const auto share = [&](double elements, int64_t from_stage) {
-      return zero >= from_stage ? elements / shards : elements;
+    const auto shards_of = [&](int replicas) {
+      return std::max(1.0, static_cast<double>(replicas) /
+                               static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
+    };
+    const double shards = shards_of(replicas_), expert_shards = shards_of(expert_replicas_);
+    const int64_t zero = shards > 1 ? c_.ddp.zero_stage : 0,
+                  expert_zero = expert_shards > 1 ? c_.ddp.zero_stage : 0;
+    const auto share = [&](double all, double of_experts, int64_t from_stage) {
+      return (all - of_experts) / (zero >= from_stage ? shards : 1) +
+             of_experts / (expert_zero >= from_stage ? expert_shards : 1);
     };
     // Where ranks share gradients or values, those of one unit are whole at a time, with overlap
     // also those of the next. Gradients that several units share are whole until the last of them;
-    // where they are deferred, a unit is a microbatch. Memory of shared values serves layers, too.
-    const bool sends = zero > 0 && sends_codes(c_);
-    const Units counts = units(rank, [](const Elements& e) { return e.count; });
-    const Units bytes = units(rank, [&](const Elements& e) {
-      return types_.element * (e.count - (sends ? e.linear : 0)) + (sends ? e.linear : 0);
-    });
+    // where they are deferred, those of a stage are. Memory of shared values serves layers, too.
+    const auto from = [&](int64_t stage, double all, double of_experts) {
+      return (zero >= stage ? all - of_experts : 0) + (expert_zero >= stage ? of_experts : 0);
+    };
     const double overlap = c_.ddp.overlap_grad_reduce ? 1 : 0,
-                 whole = counts.largest + counts.shared + overlap * counts.layer,
-                 bucket = zero < 2    ? 0
-                          : deferred_ ? trained * (1 + overlap)
-                                      : std::min(trained, whole),
-                 gathered = std::max(bytes.largest, bytes.shared) + bytes.shared +
-                            (c_.ddp.overlap_param_gather ? bytes.layer : 0);
+                 split = from(2, trained, updated.expert_count),
+                 passes = c_.comm_overlap.moe_expert_parallel ? 2 : 1; // that hold units
+    const auto whole_gradients = [&](const Units& of) {
+      return of.largest + of.shared + overlap * of.layer;
+    };
+    const auto whole_values = [&](const Units& of) {
+      return std::max(passes * of.largest, of.shared) + of.shared +
+             (c_.ddp.overlap_param_gather ? passes * of.layer : 0);
+    };
+    // Memory of experts and of the others is apart.
+    const auto of_both = [&](int64_t stage, const auto& whole, const auto& size) {
+      return whole(units(rank,
+                         [&](const Elements& e) {
+                           return from(stage,
+                                       size(e.count - e.expert_count, e.linear - e.expert_linear),
+                                       0);
+                         })) +
+             whole(units(rank, [&](const Elements& e) {
+               const double experts = size(e.expert_count, e.expert_linear);
+               return from(stage, experts, experts);
+             }));
+    };
+    const double whole = of_both(2, whole_gradients, [](double count, double) { return count; }),
+                 bucket = deferred_ ? split * largest_stage(rank) * (1 + overlap)
+                                    : std::min(split, whole),
+                 gathered = of_both(3, whole_values, [&](double count, double linear) {
+                   const double codes = sends_codes(c_) ? linear : 0;
+                   return types_.element * (count - codes) + codes;
+                 });
     const double codes = zero > 0 ? coded_elements(rank) : 0; // a byte each, beside own values
-    m.weights = types_.element * (share(own - codes, 3) + share(codes, 1)) + share(codes, 3) +
-                (zero >= 3 ? std::min(types_.element * own, gathered) : 0);
+    m.weights = types_.element * (share(own - codes, own_experts, 3) + share(codes, 0, 1)) +
+                share(codes, 0, 3) + std::min(types_.element * own, gathered);
     const Frozen& own8 = frozen_[static_cast<size_t>(rank)]; // one matrix is dense while it is used
     m.weights += nn::Int8Weight::kBytes * own8.int8 + types_.element * (own8.densest - own8.int8);
-    m.gradients = types_.acc * (share(trained, 2) + bucket);
+    m.gradients = types_.acc * (share(trained, updated.expert_count, 2) + bucket);
     if (c_.offload.optimizer) {
       const double away = c_.offload.optimizer_fraction;
-      m.disk = away * share(updated.vectors, 1);
-      m.window =
-          std::min(m.disk, 3 * std::max(part_of(updated.vectors - updated.whole,
-                                                updated.count - updated.whole_count,
-                                                optim::AwayState::kPart, away * share(1, 1)),
-                                        part_of(updated.whole, updated.whole_count,
-                                                optim::AwayState::kWholePart, away * share(1, 1))));
+      m.disk = away * share(updated.vectors, updated.expert_vectors, 1);
+      m.window = std::min(
+          m.disk,
+          3 * std::max(part_of(updated.vectors - updated.whole, updated.count - updated.whole_count,
+                               optim::AwayState::kPart, away * share(1, 0, 1)),
+                       part_of(updated.whole, updated.whole_count, optim::AwayState::kWholePart,
+                               away * share(1, 0, 1))));
     }
-    m.optimizer = share(updated.state, 1) - m.disk + m.window;
+    m.optimizer = share(updated.state, updated.expert_state, 1) - m.disk + m.window;
     if (held(rank).contains(spec_.segments.back().kind)) {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double targets = tokens_ * targets_by_token(c_);
@@ -204,6 +231,14 @@ class Planner {
     return units;
   }
 
+  /// Of the rank's elements.
+  double largest_stage(int rank) const {
+    double most = 0;
+    for (const SegmentRange& stage : plan_.stages_of(rank))
+      most = std::max(most, elements_of(anatomy_, held_by({stage}, spec_)).count);
+    return most / elements_of(anatomy_, held(rank)).count;
+  }
+
   /// Elements that ranks send as codes in FP8.
   double coded_elements(int rank) const {
     if (!sends_codes(c_)) return 0;
@@ -232,19 +267,39 @@ class Planner {
     return whole;
   }
 
-  /// Of the rank's layers.
-  double offloaded_share(int rank) const {
-    if (!c_.offload.activations) return 0;
-    double all = 0, gone = 0;
+  /// What happens to a segment's activations.
+  struct Treatment {
+    int kind = 0;
+    bool again = false, away = false; ///< runs again as a whole; what it keeps is offloaded
+    auto operator<=>(const Treatment&) const = default;
+  };
+  /// How many segments have each.
+  std::map<Treatment, double> treatments(int rank) const {
+    const nn::Recomputation again = recomputation(c_.train);
+    Held idle = frozen_[static_cast<size_t>(rank)].idle;
+    std::map<Treatment, double> all;
     for (const SegmentRange& stage : plan_.stages_of(rank)) {
-      double layers = 0;
+      int64_t layers = 0, layer = 0;
       for (int64_t i = stage.begin; i < stage.end; ++i)
         layers += spec_.segments[static_cast<size_t>(i)].recomputed;
-      const auto wanted = static_cast<double>(c_.offload.num_layers);
-      all += layers;
-      gone += wanted > 0 ? std::min(wanted, layers) : std::max(0.0, layers - 1);
+      const int64_t away = !c_.offload.activations     ? 0
+                           : c_.offload.num_layers > 0 ? c_.offload.num_layers
+                                                       : layers - 1;
+      for (int64_t i = stage.begin; i < stage.end; ++i) {
+        const models::SegmentSpec& segment = spec_.segments[static_cast<size_t>(i)];
+        Treatment treatment{.kind = segment.kind};
+        if (segment.recomputed) {
+          treatment.again = again.layers && (again.count == 0 || layer < again.count);
+          treatment.away = layer < away;
+          ++layer;
+        }
+        if (idle[segment.kind] > 0)
+          idle[segment.kind] -= 1; // keeps nothing
+        else
+          all[treatment] += 1;
+      }
     }
-    return all > 0 ? gone / all : 0;
+    return all;
   }
 
   /// The most of three: at the loss, in backward of layers that have all they need, and in that of
@@ -253,30 +308,31 @@ class Planner {
   double activations(int rank, double loss) const {
     const double hidden = types_.element * static_cast<double>(c_.model.hidden_size);
     const nn::Recomputation again = recomputation(c_.train);
-    Held active = held(rank), whole = recomputed_layers(rank);
-    for (const auto& [kind, count] : frozen_[static_cast<size_t>(rank)].idle) active[kind] -= count;
-    const double away = offloaded_share(rank), group = static_cast<double>(again.group);
+    const double group = static_cast<double>(again.group);
     const double input = c_.parallel.sequence_parallel ? hidden / tp_ : hidden;
     double kept = 0, working = 0, staying = 0, returning = 0, of_loss = 0;
-    for (const auto& [kind, count] : active) {
-      const Kind& one = anatomy_.kinds.at(kind);
-      const double layers = std::min(count, whole[kind]),
-                   gone = one.is_layer ? away : 0; // of the layers
-      // The parts are made again for one layer after the other. Inputs of layers that do not run
-      // again never leave.
-      const double stays = (count - layers) * (1 - gone) * (one.saved - one.freed);
-      kept += stays + (count - layers) * gone * input + layers * (1 - gone) * input / group;
-      if (kind == spec_.segments.back().kind) of_loss = stays;
+    for (const auto& [treatment, count] : treatments(rank)) {
+      const Kind& one = anatomy_.kinds.at(treatment.kind);
+      const double saved = one.saved - one.freed;
+      // Of an offloaded layer the input stays, unless it runs again.
+      double stays = saved;
+      if (treatment.again)
+        stays = treatment.away ? 0 : input / group;
+      else if (treatment.away)
+        stays = input;
+      kept += count * stays;
+      if (treatment.kind == spec_.segments.back().kind) of_loss = count * stays;
       if (!one.is_layer) continue;
-      staying += stays;
+      if (!treatment.again && !treatment.away) staying += count * stays;
       // What context ranks exchange takes the place of what the MLP has kept.
       const double backward = std::max(one.working, exchanged() - one.mlp);
       working = std::max(working, backward);
       // The next input or layer comes while this one works.
-      if (layers > 0)
-        returning = std::max(returning, backward + one.saved * group - (gone > 0 ? -input : input));
-      if (layers < count && gone > 0)
-        returning = std::max(returning, backward + 2 * (one.saved - one.freed - input));
+      if (treatment.again)
+        returning =
+            std::max(returning, backward + one.saved * group + (treatment.away ? input : -input));
+      else if (treatment.away)
+        returning = std::max(returning, backward + 2 * (saved - input));
     }
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
     return tokens_ * kept * live_[static_cast<size_t>(rank)] / stages +
@@ -308,6 +364,7 @@ class Planner {
   int dp_;
   double ranks_;
   int replicas_; ///< ranks that hold the same parameters, over dp and cp
+  int expert_replicas_;
   models::ModelSpec spec_;
   parallelize::PipelinePlan plan_;
   Anatomy anatomy_;

@@ -34,13 +34,21 @@ Elements local_elements(const nn::Param& param, const nn::Coordinates& where, co
   const double vectors = count * optim::vector_bytes(run.optimizer, param.spec(), dtype);
   const bool whole =
       optim::make_rule(run.optimizer, optim::rule_name(run.optimizer, param.spec()))->needs_whole();
-  return {.count = count,
-          .state = count * optim::state_bytes(run.optimizer, param.spec(), dtype, where),
-          .padding = count - real_elements(param.spec(), where),
-          .vectors = vectors,
-          .whole = whole ? vectors : 0,
-          .whole_count = whole ? count : 0,
-          .linear = param.linear ? count : 0};
+  Elements elements = {.count = count,
+                       .state =
+                           count * optim::state_bytes(run.optimizer, param.spec(), dtype, where),
+                       .padding = count - real_elements(param.spec(), where),
+                       .vectors = vectors,
+                       .whole = whole ? vectors : 0,
+                       .whole_count = whole ? count : 0,
+                       .linear = param.linear ? count : 0};
+  if (param.group == nn::ReductionGroup::kExpert) {
+    elements.expert_count = elements.count;
+    elements.expert_state = elements.state;
+    elements.expert_vectors = elements.vectors;
+    elements.expert_linear = elements.linear;
+  }
+  return elements;
 }
 
 /// Elements that an adapter keeps of each token: x A^T, and with DoRA y before it is scaled.
@@ -132,19 +140,29 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
     return static_cast<double>(bytes) / static_cast<double>(tokens);
   };
   const nn::Parts parts = recomputation(run.train).parts;
+  nn::Parts parts_of_mlp;
+  for (const nn::Part part : {nn::Part::kMlp, nn::Part::kMlpActivation, nn::Part::kMoe,
+                              nn::Part::kMoeActivation, nn::Part::kSharedExperts})
+    if (parts.has(part)) parts_of_mlp.add(part);
   Anatomy anatomy;
   for (int64_t i = 0; i < spec.num_segments(); ++i) {
     const models::SegmentSpec& segment = spec.segments[static_cast<size_t>(i)];
     const nn::Cost cost = models::segment_cost(small, shapes, i);
+    // What was freed is made again before it is used. Backward of the MLP comes first.
+    const int64_t freed = cost.freed_bytes(parts), freed_by_mlp = cost.freed_bytes(parts_of_mlp),
+                  kept_by_mlp =
+                      cost.bytes_of(nn::Part::kMlp) + cost.bytes_of(nn::Part::kMoe) - freed_by_mlp;
     anatomy.kinds[segment.kind] = {
         .saved = by_token(cost.saved_bytes),
-        .freed = by_token(cost.freed_bytes(parts)),
-        .working = by_token(cost.working_bytes),
+        .freed = by_token(freed),
+        .working =
+            by_token(std::max(cost.mlp_working_bytes + freed_by_mlp,
+                              cost.attention_working_bytes + freed - freed_by_mlp - kept_by_mlp)),
         .parts_time = (cost.recomputed_flops(parts) +
                        kFlopsOfByte * static_cast<double>(cost.freed_bytes(parts))) /
                       static_cast<double>(tokens),
         .time = cost.forward_flops() / static_cast<double>(tokens),
-        .mlp = by_token(cost.bytes_of(nn::Part::kMlp) + cost.bytes_of(nn::Part::kMoe)),
+        .mlp = by_token(kept_by_mlp),
         .is_layer = segment.recomputed};
   }
   const std::unique_ptr<models::Model> model =

@@ -31,6 +31,8 @@ struct Elements {
   double whole = 0;   ///< by rules that need whole parameters
   double whole_count = 0;
   double linear = 0; ///< of weights of linear layers
+  /// Of the numbers above, those of experts, which other ranks share.
+  double expert_count = 0, expert_state = 0, expert_vectors = 0, expert_linear = 0;
 
   double real() const { return count - padding; }
   void add(const Elements& more, double times) {
@@ -41,6 +43,10 @@ struct Elements {
     whole += times * more.whole;
     whole_count += times * more.whole_count;
     linear += times * more.linear;
+    expert_count += times * more.expert_count;
+    expert_state += times * more.expert_state;
+    expert_vectors += times * more.expert_vectors;
+    expert_linear += times * more.expert_linear;
   }
 };
 
@@ -49,10 +55,10 @@ struct Kind {
   Elements parameters;   ///< that its segments read
   double saved = 0;      ///< bytes kept from forward to backward, by token of train.seq_length
   double freed = 0;      ///< of these, by the parts that are recomputed
-  double working = 0;    ///< what backward holds beside them, at most
+  double working = 0;    ///< what backward holds beside what is still kept, at most
   double parts_time = 0; ///< FLOPs of these parts by token, or what takes as long
   double time = 0;       ///< of forward
-  double mlp = 0;        ///< of saved, what backward has freed when it comes to attention
+  double mlp = 0;        ///< of saved, what the MLP keeps; backward frees it before attention's
   bool is_layer = false; ///< can be recomputed as a whole
 };
 /// Parameters that segments of several kinds read, and a rank has once.

@@ -164,15 +164,22 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
                     "  try: comm_overlap.moe_shared_expert=false",
                     experts_travel ? "the model has no shared experts"
                                    : "experts are not divided among ranks"));
-  if (config.comm_overlap.moe_expert_parallel && !experts_travel)
-    add("comm_overlap.moe_expert_parallel=true has no effect: experts are not divided among ranks\n"
-        "  try: comm_overlap.moe_expert_parallel=false");
-  else if (config.comm_overlap.moe_expert_parallel &&
-           config.parallel.pipeline_schedule != parallelize::PipelineSchedule::kDualPipeV)
-    add(fmt::format("comm_overlap.moe_expert_parallel=true has no effect: "
-                    "parallel.pipeline_schedule={} has no pairs of passes\n"
-                    "  try: parallel.pipeline_schedule=dualpipe_v",
-                    config::to_string(config.parallel.pipeline_schedule)));
+  if (config.comm_overlap.moe_expert_parallel) {
+    const int64_t two_microbatches = 2 * config.train.micro_batch_size *
+                                     parallelize::data_parallel_size(config.parallel, world_size);
+    if (!experts_travel)
+      add("comm_overlap.moe_expert_parallel=true has no effect: experts are not divided among "
+          "ranks\n  try: comm_overlap.moe_expert_parallel=false");
+    else if (config.parallel.pipeline_schedule != parallelize::PipelineSchedule::kDualPipeV)
+      add(fmt::format("comm_overlap.moe_expert_parallel=true has no effect: "
+                      "parallel.pipeline_schedule={} has no pairs of passes\n"
+                      "  try: parallel.pipeline_schedule=dualpipe_v",
+                      config::to_string(config.parallel.pipeline_schedule)));
+    else if (config.train.global_batch_size < two_microbatches)
+      add(fmt::format("comm_overlap.moe_expert_parallel=true has no effect: a step has one "
+                      "microbatch\n  try: train.global_batch_size={}",
+                      two_microbatches));
+  }
   if (const int64_t steps = config.logger.dead_expert_steps;
       !model.num_moe_experts && steps != LoggerConfig().dead_expert_steps)
     add(fmt::format("logger.dead_expert_steps={} has no effect: the model has no experts\n"

@@ -113,6 +113,10 @@ std::vector<TraceSlice> Tracer::compute_slices() const {
                         start,
                         end,
                         {{"stage", action.stage}, {"microbatch", action.microbatch}}});
+      if (action.kind == pipeline::ActionKind::kOverlap) {
+        slices.back().notes["second_stage"] = action.second_stage;
+        slices.back().notes["second_microbatch"] = action.second_microbatch;
+      }
     }
   }
   return slices;

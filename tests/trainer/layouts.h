@@ -520,6 +520,8 @@ inline const std::vector<Layout>& layouts() {
       {"moe_turns_ep2_parts_offload", "moe_shared", 2,
        ep + "2" + parts + "[moe_act,shared_experts,layernorm]" + offload + turns, false},
       {"moe_turns_everywhere_pp2_etp2", "moe", 4, pp + "2" + tp + "2" + everywhere + turns, false},
+      {"moe_turns_pp2_ep2_parts", "moe", 4, pp + "2" + ep + "2" + parts + "[moe,core_attn]" + turns,
+       false},
       {"moe_turns_cp2_ep2", "moe", 4, cp + "2" + ep + "2" + turns, false},
       {"latent_experts_turns_pp2_ep2_zero2", "moe_latent", 4,
        pp + "2" + ep + "2" + zero + "2" + small + turns, false},

@@ -91,6 +91,11 @@ std::vector<std::string> few_words(std::vector<std::string> more) {
   more.insert(more.begin(), {"model.vocab_size=512", "train.micro_batch_size=8"});
   return more;
 }
+std::vector<std::string> moe(std::vector<std::string> more) {
+  more.insert(more.begin(), {"model.num_moe_experts=8", "parallel.expert_model_parallel_size=2",
+                             "model.moe_ffn_hidden_size=512"});
+  return more;
+}
 std::vector<std::string> latents(std::vector<std::string> more) {
   more.insert(more.begin(),
               {"model.multi_latent_attention=true", "model.kv_lora_rank=64", "model.q_lora_rank=64",
@@ -186,6 +191,31 @@ INSTANTIATE_TEST_SUITE_P(
               "train.global_batch_size=32"},
              2,
              0.04},
+        Case{"moe_turns_zero3",
+             {"model.num_moe_experts=8", "parallel.expert_model_parallel_size=2",
+              "parallel.pipeline_schedule=dualpipe_v", "comm_overlap.moe_expert_parallel=true",
+              "train.global_batch_size=32", "ddp.zero_stage=3"},
+             4,
+             0.04},
+        Case{"moe_ep2_zero1_edp1", moe({"ddp.zero_stage=1"}), 2},
+        Case{"moe_ep2_zero1", moe({"ddp.zero_stage=1", "train.micro_batch_size=2"}), 4},
+        Case{"moe_ep2_zero2", moe({"ddp.zero_stage=2", "train.micro_batch_size=2"}), 4},
+        Case{"moe_ep2_zero3", moe({"ddp.zero_stage=3", "train.micro_batch_size=2"}), 4},
+        Case{"moe_ep2_zero3_edp1", moe({"ddp.zero_stage=3"}), 2},
+        Case{"selective_alone", few_words({"train.recompute=selective"})},
+        Case{"selective_mlp_alone",
+             few_words({"train.recompute=selective", "train.recompute_modules=[mlp]"})},
+        Case{"selective_attention_alone",
+             few_words({"train.recompute=selective", "train.recompute_modules=[core_attn]"})},
+        Case{
+            "tp4_sp_alone",
+            few_words({"parallel.tensor_model_parallel_size=4", "parallel.sequence_parallel=true"}),
+            4},
+        Case{"lora_alone", few_words({"peft.type=lora"})},
+        Case{"block_offload_alone",
+             few_words({"train.recompute=full", "train.recompute_method=block",
+                        "train.recompute_num_layers=2", "offload.activations=true",
+                        "offload.dir=/var/tmp", "offload.num_layers=2"})},
         Case{"full_alone", few_words({"train.recompute=full"})},
         Case{"block_alone", few_words({"train.recompute=full", "train.recompute_method=block",
                                        "train.recompute_num_layers=2"})},

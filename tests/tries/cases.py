@@ -278,6 +278,7 @@ CASES = [
     ("shared experts beside no exchange", MOCK + "model.num_moe_experts=4 model.moe_shared_expert_intermediate_size=16 comm_overlap.moe_shared_expert=true", {}),
     ("turns without an exchange", MOCK + "model.num_moe_experts=4 comm_overlap.moe_expert_parallel=true", {}),
     ("turns without pairs of passes", MOCK + "model.num_moe_experts=4 parallel.expert_model_parallel_size=2 train.global_batch_size=4 comm_overlap.moe_expert_parallel=true --ranks 2", {}),
+    ("turns of one microbatch", MOCK + "model.num_moe_experts=4 parallel.expert_model_parallel_size=2 train.micro_batch_size=2 train.global_batch_size=4 comm_overlap.moe_expert_parallel=true parallel.pipeline_schedule=dualpipe_v --ranks 2", {}),
     ("weights of two balance losses", MOCK + "model.num_moe_experts=4 model.moe_router_load_balancing_type=[seq_aux_loss,global_aux_loss] model.moe_aux_loss_coeff=0.1", {}),
     ("a balance loss twice", MOCK + "model.num_moe_experts=4 model.moe_router_load_balancing_type=[seq_aux_loss,seq_aux_loss] model.moe_aux_loss_coeff=0.1", {}),
     ("Sinkhorn beside a loss", MOCK + "model.num_moe_experts=4 model.moe_router_load_balancing_type=[sinkhorn,seq_aux_loss]", {}),

@@ -28,7 +28,7 @@ std::vector<int64_t> starts_of(const at::Tensor& counts) {
   return starts;
 }
 
-/// Of every rank of the group, one below the other.
+/// The rows of all ranks of the group, in order of ranks.
 at::Tensor gathered(const at::Tensor& own, const comm::Group& group, nn::Turns* turns) {
   std::vector<int64_t> shape = own.sizes().vec();
   shape[0] *= group.size();
@@ -213,9 +213,12 @@ void Dispatch::plan_all_gather(const at::Tensor& chosen, int64_t num_experts, in
 }
 
 Dispatch::Sent Dispatch::send(const at::Tensor& x, const at::Tensor& per_choice) const {
-  if (gathers()) return {exchange_.start(x), exchange_.start(per_choice)};
-  return {exchange_.start(nn::take_rows(x, source_, places_)),
-          exchange_.start(nn::take_rows(per_choice.reshape({-1, 1}), choice_, values_places_))};
+  // They set off and arrive together; what is awaited first hands over.
+  using enum Exchange::HandOver;
+  if (gathers()) return {exchange_.start(x, kForward), exchange_.start(per_choice, kBackward)};
+  return {exchange_.start(nn::take_rows(x, source_, places_), kForward),
+          exchange_.start(nn::take_rows(per_choice.reshape({-1, 1}), choice_, values_places_),
+                          kBackward)};
 }
 
 Dispatch::Arrived Dispatch::arrive(const Sent& sent) const {

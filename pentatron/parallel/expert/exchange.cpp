@@ -84,14 +84,14 @@ void Exchange::begin(Moving& moving, const at::Tensor& x) const {
   }
 }
 
-at::Tensor Exchange::end(Moving& moving) const {
-  wait_in_turn(moving.work, turns_.get(), group_);
+at::Tensor Exchange::end(Moving& moving, bool hands_over) const {
+  wait_in_turn(moving.work, hands_over ? turns_.get() : nullptr, group_);
   const Moving done = std::exchange(moving, {});
   return kind_ == Kind::kScatter ? done.out.narrow(0, 0, own_) : done.out;
 }
 
-Exchange::Started Exchange::start(const at::Tensor& x) const {
-  Started started{.moving = std::make_shared<Moving>()};
+Exchange::Started Exchange::start(const at::Tensor& x, HandOver hand_over) const {
+  Started started{.moving = std::make_shared<Moving>(), .hand_over = hand_over};
   {
     const nn::NoAutograd guard;
     begin(*started.moving, x.detach());
@@ -99,9 +99,9 @@ Exchange::Started Exchange::start(const at::Tensor& x) const {
   }
   // No tensor is kept from forward to backward: `moving` is empty between the two.
   nn::record("exchange_start", {x}, {started.ticket}, {},
-             [back = back(), moving = started.moving](auto&&, nn::Saved&) {
+             [back = back(), moving = started.moving, hand_over](auto&&, nn::Saved&) {
                const nn::NoAutograd guard;
-               return std::vector<at::Tensor>{back.end(*moving)};
+               return std::vector<at::Tensor>{back.end(*moving, hand_over != HandOver::kForward)};
              });
   return started;
 }
@@ -110,7 +110,7 @@ at::Tensor Exchange::finish(const Started& started) const {
   at::Tensor y;
   {
     const nn::NoAutograd guard;
-    y = end(*started.moving).detach();
+    y = end(*started.moving, started.hand_over != HandOver::kBackward).detach();
   }
   nn::record("exchange", {started.ticket}, {y}, {},
              [back = back(), moving = started.moving](auto&& grads, nn::Saved&) {

@@ -23,8 +23,8 @@
 
 namespace pentatron::parallel {
 
-/// Waits for communication of `group`; of two passes that take turns, the other one goes on first.
-/// `turns` may be null.
+/// Waits for communication of `group`. One of two passes that take turns hands over before; `turns`
+/// may be null.
 void wait_in_turn(comm::Work& work, nn::Turns* turns, const comm::Group& group);
 
 class Exchange {
@@ -38,14 +38,19 @@ class Exchange {
   /// The one that goes back.
   Exchange back() const;
 
+  /// Where a pass that takes turns hands over before it waits. Of two exchanges that set off
+  /// together only one needs to.
+  enum class HandOver : uint8_t { kBothWays, kForward, kBackward };
+
   /// What is on its way.
   struct Moving;
   struct Started {
     at::Tensor ticket; ///< without elements: the order of start and finish in backward
     std::shared_ptr<Moving> moving;
+    HandOver hand_over = HandOver::kBothWays;
   };
   /// `x` [rows, f] must not change before finish().
-  Started start(const at::Tensor& x) const;
+  Started start(const at::Tensor& x, HandOver hand_over = HandOver::kBothWays) const;
   at::Tensor finish(const Started& started) const;
   at::Tensor operator()(const at::Tensor& x) const { return finish(start(x)); }
 
@@ -53,7 +58,7 @@ class Exchange {
   enum class Kind : uint8_t { kRows, kGather, kScatter };
 
   void begin(Moving& moving, const at::Tensor& x) const;
-  at::Tensor end(Moving& moving) const;
+  at::Tensor end(Moving& moving, bool hands_over) const;
 
   Kind kind_ = Kind::kRows;
   std::vector<int64_t> send_, receive_; ///< by rank of the group
