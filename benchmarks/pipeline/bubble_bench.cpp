@@ -163,6 +163,7 @@ Timeline measure(const pipeline::Schedule& schedule, const StageCost& cost,
   pipeline::Boundaries boundaries{.flows = {{.name = "hidden", .width = kHidden}},
                                   .before_stage = {{}}};
   boundaries.before_stage.resize(static_cast<size_t>(schedule.num_stages), {0});
+  boundaries.gradients_before_stage = boundaries.before_stage;
   pipeline::Runtime runtime(held, store, world, std::move(boundaries));
   comm::barrier(world);
   runtime.run(schedule, microbatches, state,
@@ -257,7 +258,8 @@ void run_exchange_case(double exchange_ms, int m, const Options& options,
                in_turns = shortest({exchange_ms / 1e3, &turns});
   if (world.rank() != 0) return;
   fmt::print("| {} | {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.0f} % |\n", world.size(), m,
-             exchange_ms, none, after, in_turns, 100 * (after - in_turns) / (after - none));
+             exchange_ms, none, after, in_turns,
+             100 * (after - in_turns) / std::max(after - none, 1e-9));
   std::fflush(stdout);
 }
 
