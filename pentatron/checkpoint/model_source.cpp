@@ -111,6 +111,9 @@ std::vector<std::string> ModelSource::check(const models::ParamSpecs& specs,
     if (found == facts_.tensors.end()) {
       missing.push_back(name);
       if (strictness != Strictness::kLogAll) problems.missing(name);
+    } else if (found->second.shape != spec.shape && strictness == Strictness::kLogAll &&
+               name.starts_with(kClassifier)) {
+      missing.push_back(name);
     } else if (found->second.shape != spec.shape) {
       problems.misfit(fmt::format("{} has shape {} instead of {}", name,
                                   shape_text(found->second.shape), shape_text(spec.shape)));
@@ -140,17 +143,19 @@ void ModelSource::load(nn::ParamList& params, const EachParam& each, Strictness 
   models::ParamSpecs specs;
   for (const nn::Param& param : params)
     if (!param.adapter) specs.emplace(param.name(), param.spec());
-  check(specs, strictness);
+  const std::vector<std::string> fresh = check(specs, strictness);
   const auto bytes_of = [&](const nn::Param& param) {
     const auto found = facts_.tensors.find(param.name());
-    return found == facts_.tensors.end() ? 0 : static_cast<int64_t>(found->second.bytes());
+    return found == facts_.tensors.end() || std::ranges::find(fresh, param.name()) != fresh.end()
+               ? 0
+               : static_cast<int64_t>(found->second.bytes());
   };
   int64_t total = 0, done = 0;
   for (const nn::Param& param : params) total += bytes_of(param);
   pentatron::Progress shown("loading " + excerpt(facts_.path.filename().string(), 30), total,
                             {.unit = pentatron::Progress::Unit::kBytes});
   each([&](nn::Param& param) {
-    if (!facts_.tensors.contains(param.name())) return;
+    if (bytes_of(param) == 0) return;
     fill(*this, param);
     shown.update(done += bytes_of(param));
   });

@@ -101,7 +101,8 @@ class ModelSource {
   /// CheckpointError that lists all parameters that are missing in the files or have another shape.
   void load(nn::ParamList& params);
   /// Loads values that are written through a store.
-  /// With Strictness::kLogAll parameters that the files lack keep their values; buffers always do.
+  /// With Strictness::kLogAll parameters that the files lack keep their values, as do those of a
+  /// classifier of another size; buffers always keep them.
   void load(nn::ParamList& params, const EachParam& each,
             Strictness strictness = Strictness::kRaiseAll);
   /// Throws the errors of load() for a model with these parameters. Returns the parameters that are

@@ -191,6 +191,13 @@ std::vector<std::string> judge(const fs::path& folder, std::vector<std::string> 
   return told;
 }
 
+/// Whether a classifier has another size in this run, which may begin with a new one.
+bool is_replaced(const CheckpointReader& reader, const StatePiece& piece,
+                 const LoadOptions& options) {
+  return !options.optimizer && piece.name.starts_with(kClassifier) && reader.contains(piece.name) &&
+         reader.info(piece.name).shape != piece.param->spec().shape;
+}
+
 /// Compares names, shapes and types of all ranks before anything is read. Returns what may pass.
 std::vector<std::string> check_tensors(const CheckpointReader& reader,
                                        const std::vector<StatePiece>& pieces, const RunParts& parts,
@@ -208,6 +215,10 @@ std::vector<std::string> check_tensors(const CheckpointReader& reader,
     if (without_state(piece) || (is_average(piece.name) && !reader.contains(piece.name))) continue;
     if (!reader.contains(piece.name)) {
       missing.insert(piece.name + " is not in the checkpoint");
+    } else if (is_replaced(reader, piece, options)) {
+      missing.insert(fmt::format("{} is [{}] in the checkpoint, but [{}] in this run", piece.name,
+                                 fmt::join(reader.info(piece.name).shape, ", "),
+                                 fmt::join(piece.param->spec().shape, ", ")));
     } else if (const std::string text =
                    mismatch(reader.info(piece.name), piece, !options.optimizer || is_mean(piece));
                !text.empty()) {
@@ -418,13 +429,15 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   const bool has_training_state = manifest.state.contains(kOptimizerSteps);
   LoadOptions options = asked;
   options.optimizer = asked.optimizer && has_training_state;
-  const std::vector<StatePiece> values = value_pieces(parts.store, parts.adapters_only);
+  std::vector<StatePiece> values = value_pieces(parts.store, parts.adapters_only);
   std::vector<StatePiece> state =
       options.optimizer ? optimizer_pieces(parts.optimizer) : std::vector<StatePiece>{};
   std::vector<StatePiece> all = values;
   all.insert(all.end(), state.begin(), state.end());
   const ChangedFamilies changed = changed_families(reader, parts, options);
   loaded.told = check_tensors(reader, all, parts, options, changed);
+  std::erase_if(values,
+                [&](const StatePiece& piece) { return is_replaced(reader, piece, options); });
   for (const std::string& line : converted_means(reader, state, parts.world))
     loaded.told.push_back(line);
   if (!changed.thawed.empty())

@@ -3,10 +3,14 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "pentatron/config/field.h"
 
 namespace pentatron::checkpoint {
+
+/// Where the names of parameters begin that a new task may need in another size.
+inline constexpr std::string_view kClassifier = "classifier.";
 
 enum class Strictness : uint8_t {
   kRaiseAll,

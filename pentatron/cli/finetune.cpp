@@ -108,7 +108,7 @@ int finetune(FinetuneArguments& arguments) {
     if (text.find('=') == std::string::npos)
       raise<ConfigError>("{} is not a key=value setting\n  try: optimizer.lr=0.0001", text);
   check_folder(request.out);
-  Ranks ranks = find_ranks(arguments.ranks);
+  Ranks ranks = find_ranks(arguments.ranks, /*starts=*/!arguments.dry_run);
   request.world_size = ranks.size;
   const trainer::FinetuneRun run =
       in_typed_words(request, [&] { return trainer::make_finetune_run(request); });

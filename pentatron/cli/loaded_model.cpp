@@ -69,10 +69,25 @@ std::string with_adapter(const std::string& model, const std::string& adapter) {
   return adapter.empty() ? model : fmt::format("{}{}{}", model, checkpoint::kWithAdapter, adapter);
 }
 
+namespace {
+
+[[noreturn]] void refuse_without_text(const std::string& where,
+                                      const checkpoint::ModelFacts& facts) {
+  raise<ConfigError>(
+      "{} is a model of type {}, which does not generate text\n  try: pentatron evaluate {} {} "
+      "--hidden-out hidden.safetensors",
+      where, config::to_string(facts.config.type), shell_word(where),
+      facts.tokenizer.kind == Kind::kNone ? "--batches FILE" : "--text \"It is a truth\"");
+}
+
+} // namespace
+
 OpenedModel open_trained_model(const std::string& where, const std::vector<std::string>& keys,
                                int ranks, const ModelUse& use) {
   OpenedModel opened{.where = where, .source = checkpoint::open_model(where), .config = {}};
   const checkpoint::ModelFacts& facts = opened.source->facts();
+  if (models::model_spec(facts.config.with_one_layer()).losses.empty())
+    refuse_without_text(where, facts); // an encoder without a head
   trainer::Config base;
   base.model = facts.config.without_mtp();
   base.dataset.type = data::DatasetType::kBatches; // of any model; none is read
@@ -110,12 +125,7 @@ OpenedModel open_generator(const std::string& where, const std::vector<std::stri
   OpenedModel opened = open_trained_model(where, keys, ranks);
   const models::ModelConfig& model = opened.config.model;
   if (models::model_spec(model).generates == models::Generates::kNothing)
-    raise<ConfigError>(
-        "{} is a model of type {}, which does not generate text\n  try: pentatron evaluate {} {} "
-        "--hidden-out hidden.safetensors",
-        where, config::to_string(model.type), shell_word(where),
-        opened.source->facts().tokenizer.kind == Kind::kNone ? "--batches FILE"
-                                                             : "--text \"It is a truth\"");
+    refuse_without_text(where, opened.source->facts());
   return opened;
 }
 

@@ -53,7 +53,7 @@ void add_rank_options(CLI::App& verb, RankArguments& arguments) {
       ->check(CLI::IsMember({"in_process", "mpi", "sockets"}));
 }
 
-Ranks find_ranks(const RankArguments& arguments) {
+Ranks find_ranks(const RankArguments& arguments, bool starts) {
   Ranks ranks;
   ranks.launch = comm::detect_launch();
   if (arguments.backend == "mpi") ranks.backend = comm::ProcessBackend::kMpi;
@@ -76,7 +76,7 @@ Ranks find_ranks(const RankArguments& arguments) {
   ranks.size = arguments.ranks > 0 ? arguments.ranks : 1;
   if (ranks.backend != comm::ProcessBackend::kAuto) ranks.start = Ranks::Start::kSupervised;
   const bool threads = ranks.start == Ranks::Start::kInProcess;
-  if (const int most = threads ? kMaxThreads : kMaxProcesses; ranks.size > most)
+  if (const int most = threads ? kMaxThreads : kMaxProcesses; starts && ranks.size > most)
     raise<ConfigError>(
         "--ranks {} is more than the {} {} as ranks\n  try: --ranks {}, or processes "
         "of several machines with torchrun, mpirun or srun",

@@ -33,8 +33,9 @@ struct Ranks {
   comm::ProcessBackend backend = comm::ProcessBackend::kAuto;
   const char* acknowledgement = nullptr; ///< of ranks that this process starts, see supervise()
 };
-/// Throws ConfigError where the arguments contradict the launcher.
-Ranks find_ranks(const RankArguments& arguments);
+/// Throws ConfigError where the arguments contradict the launcher, or, if the ranks are to start,
+/// where they are too many for this program.
+Ranks find_ranks(const RankArguments& arguments, bool starts = true);
 
 /// Runs `body` on every rank: on the threads of this process, or in new processes that are started
 /// with the same command line. Returns the exit status.

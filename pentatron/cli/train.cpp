@@ -212,7 +212,7 @@ trainer::Config run_config(const std::string& hf, ConfigArguments split, int wor
 }
 
 int train(const TrainArguments& arguments) {
-  Ranks ranks = find_ranks(arguments.ranks);
+  Ranks ranks = find_ranks(arguments.ranks, /*starts=*/!arguments.dry_run);
   return train_on_ranks(run_config(arguments.hf, split_arguments(arguments.config), ranks.size),
                         ranks, arguments.dry_run);
 }

@@ -2,8 +2,9 @@
 /// for is on its way.
 ///
 /// Only one of them runs at a time. It hands over where it would wait, at places that do not depend
-/// on time; so ranks that run the same two passes start their communication in the same order. Results
-/// have the bits that they have when one pass follows the other, unless both add to one tensor.
+/// on time; so ranks that run the same two passes start their communication in the same order.
+/// Results have the bits that they have when one pass follows the other, unless both add to one
+/// tensor.
 #pragma once
 
 #include <functional>

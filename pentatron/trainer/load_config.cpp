@@ -72,7 +72,8 @@ void require_model(const CheckpointConfig& c) {
 /// The names of the classes that the loaded head has learned; none of a head that begins anew.
 std::vector<std::string> learned_names(const std::optional<LoadedModel>& loaded,
                                        const models::ModelConfig& model) {
-  if (!loaded || loaded->config.head != model.head) return {};
+  if (!loaded || loaded->config.head != model.head || loaded->config.num_labels != model.num_labels)
+    return {};
   return loaded->config.label_names;
 }
 

@@ -32,16 +32,15 @@ double own_length(const Config& config) {
 }
 
 /// Passes of the rank's stages whose activations are kept at the same time.
-std::vector<int> live_passes(const parallelize::PipelinePlan& plan, double microbatches) {
+std::vector<pipeline::Peak> peaks_of(const parallelize::PipelinePlan& plan, double microbatches) {
   const int ranks = *std::ranges::max_element(plan.rank_of_stage) + 1;
-  if (ranks == 1 && plan.rank_of_stage.size() == 1) return {1};
+  if (ranks == 1 && plan.rank_of_stage.size() == 1) return {{.live = 1}};
   const auto enough = static_cast<double>(4 * plan.rank_of_stage.size());
-  const auto verdict =
-      pipeline::check(plan.make(static_cast<int>(std::clamp(microbatches, 1.0, enough))));
-  std::vector<int> live(static_cast<size_t>(ranks), 1);
-  for (size_t r = 0; r < live.size() && r < verdict.peaks.size(); ++r)
-    live[r] = std::max(1, verdict.peaks[r].live);
-  return live;
+  std::vector<pipeline::Peak> peaks =
+      pipeline::check(plan.make(static_cast<int>(std::clamp(microbatches, 1.0, enough)))).peaks;
+  peaks.resize(static_cast<size_t>(ranks));
+  for (pipeline::Peak& peak : peaks) peak.live = std::max(1, peak.live);
+  return peaks;
 }
 
 /// What the adapter of an output layer adds to the loss.
@@ -76,12 +75,12 @@ class Planner {
         tokens_(static_cast<double>(config.train.micro_batch_size) * own_length(config)) {
     const double microbatches = static_cast<double>(config.train.global_batch_size) /
                                 static_cast<double>(config.train.micro_batch_size) / dp_;
-    live_ = live_passes(plan_, microbatches);
+    peaks_ = peaks_of(plan_, microbatches);
     deferred_ = pipeline::defers_weight_gradients(
         plan_.make(static_cast<int>(std::clamp(microbatches, 1.0, 4.0))));
   }
 
-  int pipeline_ranks() const { return static_cast<int>(live_.size()); }
+  int pipeline_ranks() const { return static_cast<int>(peaks_.size()); }
 
   /// FLOPs of a microbatch that the rank computes again, or what takes as long.
   double recomputed(int rank) const {
@@ -310,7 +309,7 @@ class Planner {
     const nn::Recomputation again = recomputation(c_.train);
     const double group = static_cast<double>(again.group);
     const double input = c_.parallel.sequence_parallel ? hidden / tp_ : hidden;
-    double kept = 0, working = 0, staying = 0, returning = 0, of_loss = 0;
+    double kept = 0, whole = 0, working = 0, staying = 0, returning = 0, of_loss = 0;
     for (const auto& [treatment, count] : treatments(rank)) {
       const Kind& one = anatomy_.kinds.at(treatment.kind);
       const double saved = one.saved - one.freed;
@@ -321,6 +320,7 @@ class Planner {
       else if (treatment.away)
         stays = input;
       kept += count * stays;
+      whole += count * one.saved;
       if (treatment.kind == spec_.segments.back().kind) of_loss = count * stays;
       if (!one.is_layer) continue;
       if (!treatment.again && !treatment.away) staying += count * stays;
@@ -335,9 +335,12 @@ class Planner {
         returning = std::max(returning, backward + 2 * (saved - input));
     }
     const double stages = static_cast<double>(plan_.stages_of(rank).size());
-    return tokens_ * kept * live_[static_cast<size_t>(rank)] / stages +
-           std::max(0.0,
-                    tokens_ * (std::max(working, returning - staying / stages) - of_loss) - loss);
+    // A pass whose weight gradients are deferred holds the inputs and output gradients of its
+    // products: about as much as it kept, also what ran again, which stays.
+    const auto [live, deferred] = peaks_[static_cast<size_t>(rank)];
+    if (deferred == 0) working = std::max(working, returning - staying / stages);
+    return tokens_ * (kept * (live - deferred) + whole * deferred) / stages +
+           std::max(0.0, tokens_ * (working - of_loss) - loss);
   }
 
   /// What attention over context ranks holds for a token beside what it keeps: in a ring keys and
@@ -370,8 +373,8 @@ class Planner {
   Anatomy anatomy_;
   std::vector<Frozen> frozen_; // by pipeline rank
   double tokens_;
-  std::vector<int> live_;
-  bool deferred_ = false; ///< weight gradients
+  std::vector<pipeline::Peak> peaks_; // by pipeline rank
+  bool deferred_ = false;             ///< weight gradients
 };
 
 /// Of all ranks: weights, the optimizer's state, parity files and exported weights.

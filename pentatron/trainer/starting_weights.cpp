@@ -52,7 +52,7 @@ void load_weights(const std::string& where, const parallelize::TrainingModel& mo
   const std::vector<std::string> fresh = check_tensors(*source, config);
   if (where == foreign_model(config.checkpoint)) tell_other_model(source->config(), config, where);
   if (!fresh.empty())
-    log::shared_warning("{} has no {}: training starts with new values", where,
+    log::shared_warning("{} has no {} of this model: training starts with new values", where,
                         fmt::join(fresh, ", "));
   const auto write = [&](const std::function<void(nn::Param&)>& fill) {
     model.store->write_values([&](nn::Param& param) {

@@ -237,6 +237,13 @@ TEST_F(Limits, TooManyThreadsAreRefused) {
                     HasSubstr("try: --ranks ")));
 }
 
+TEST_F(Limits, MoreRanksThanThisMachineStartsCanBePlanned) {
+  EXPECT_THAT(train("--dry-run --ranks 6144 train.check_memory=false train.global_batch_size=6144 "
+                    "train.micro_batch_size=1",
+                    0),
+              AllOf(HasSubstr("memory       about "), HasSubstr("nothing was written")));
+}
+
 TEST_F(Limits, TheTableAndTheTimeThatIsLeftAreInTheLog) {
   const std::string out =
       train("model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 "

@@ -140,6 +140,25 @@ TEST_F(LabelNames, ANewHeadHasThoseOfItsData) {
   EXPECT_THAT(saved_names("tuned"), ElementsAre("calm", "glad", "sad"));
 }
 
+TEST_F(LabelNames, AHeadOfAnotherSizeBeginsAnew) {
+  test::run(classifier("first", all));
+  const std::string exported =
+      export_checkpoint(checkpoint::open_model(scratch / "first")->facts().path).string();
+  const Labels four = {"\"glad\"", "\"calm\"", "\"sad\"", "\"bored\""};
+  const std::vector<std::string> anew = {"model.num_labels=4", "checkpoint.strictness=log_all"};
+  test::run(classifier("more", four, from("first", anew)));
+  EXPECT_THAT(saved_names("more"), ElementsAre("bored", "calm", "glad", "sad"));
+  std::vector<std::string> imported = anew;
+  imported.push_back("checkpoint.load=hf:" + exported);
+  test::run(classifier("imported", four, imported));
+  EXPECT_THAT(saved_names("imported"), ElementsAre("bored", "calm", "glad", "sad"));
+  // Both begin with the same encoder, and the same new head.
+  EXPECT_NEAR(loss(classifier("a", four, from("first", anew))),
+              loss(classifier("b", four, imported)), 1e-6);
+  EXPECT_THAT(error_of([&] { test::run(classifier("c", four, from("first", {anew[0]}))); }),
+              HasSubstr("try: checkpoint.strictness=log_all"));
+}
+
 TEST_F(LabelNames, GoToHuggingFaceAndComeBack) {
   test::run(classifier("first", all));
   const fs::path exported =

@@ -169,7 +169,9 @@ class LabelledTexts::Reader {
                        said(place, label), classes_text(), classes_text(),
                        value < 0 || options_.num_classes == 0
                            ? ""
-                           : fmt::format(", or a new head with model.num_labels={}", value + 1));
+                           : fmt::format(", or a new head with model.num_labels={} and "
+                                         "checkpoint.strictness=log_all",
+                                         value + 1));
     if (out_.first_number.empty()) out_.first_number = said(place, label);
     return value;
   }
@@ -198,7 +200,8 @@ class LabelledTexts::Reader {
         "{}, which is not one of the classes of {}: {}\n  try: {}", said(place, name),
         options_.names_from.empty() ? "the model" : options_.names_from, fmt::join(known, ", "),
         room ? fmt::format("model.label_names=[{},{}]", fmt::join(known, ","), name)
-             : fmt::format("data without this label, or a new head with model.num_labels={}",
+             : fmt::format("data without this label, or a new head with model.num_labels={} and "
+                           "checkpoint.strictness=log_all",
                            known.size() + 1));
   }
 
