@@ -172,11 +172,12 @@ struct ModelConfig {
     using config::OnResume;
     using T = ModelType;
     const auto of_all = std::tuple{
-        field("type", &C::type,
-              "kind of model; gpt: decoder that predicts the next token; bert: encoder that "
-              "restores masked tokens; t5: encoder and decoder that restores masked spans of text; "
-              "some keys have a different default for each type; default: the type of model.preset, "
-              "or of the model that a new run starts from, or gpt")
+        field(
+            "type", &C::type,
+            "kind of model; gpt: decoder that predicts the next token; bert: encoder that "
+            "restores masked tokens; t5: encoder and decoder that restores masked spans of text; "
+            "some keys have a different default for each type; default: the type of model.preset, "
+            "or of the model that a new run starts from, or gpt")
             .selects_variant(),
         field("preset", &C::preset,
               "name of a built-in model to start from (`pentatron config presets` lists them); "
