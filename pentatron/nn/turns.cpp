@@ -5,7 +5,6 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <array>
 #include <condition_variable>
 #include <exception>
 #include <mutex>

@@ -76,97 +76,41 @@ class Planner {
     const double microbatches = static_cast<double>(config.train.global_batch_size) /
                                 static_cast<double>(config.train.micro_batch_size) / dp_;
     peaks_ = peaks_of(plan_, microbatches);
-    deferred_ = pipeline::defers_weight_gradients(
-        plan_.make(static_cast<int>(std::clamp(microbatches, 1.0, 4.0))));
   }
 
   int pipeline_ranks() const { return static_cast<int>(peaks_.size()); }
 
   /// FLOPs of a microbatch that the rank computes again, or what takes as long.
   double recomputed(int rank) const {
-    Held whole = recomputed_layers(rank);
     double time = 0;
-    for (const auto& [kind, count] : held(rank)) {
-      const Kind& one = anatomy_.kinds.at(kind);
-      time += whole[kind] * (one.time + kFlopsOfByte * one.saved) +
-              (count - whole[kind]) * one.parts_time;
+    for (const auto& [treatment, count] : treatments(rank)) {
+      const Kind& one = anatomy_.kinds.at(treatment.kind);
+      time += count * (treatment.again ? one.time + kFlopsOfByte * one.saved : one.parts_time);
     }
     return tokens_ * time;
   }
 
-  double parameters(int rank) const { return elements_of(anatomy_, held(rank)).real(); }
+  double parameters(int rank) const { return parameters_of(anatomy_, held(rank)).all().real(); }
 
   RankMemory memory(int rank) const {
     RankMemory m;
-    Elements updated = elements_of(anatomy_, held(rank));
-    const double own = updated.count;
-    const double own_experts = sends_codes(c_) ? 0 : updated.expert_count;
-    updated.add(frozen_[static_cast<size_t>(rank)].parameters, -1);
-    const double trained = updated.count;
-    const auto shards_of = [&](int replicas) {
-      return std::max(1.0, static_cast<double>(replicas) /
-                               static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
-    };
-    const double shards = shards_of(replicas_), expert_shards = shards_of(expert_replicas_);
-    const int64_t zero = shards > 1 ? c_.ddp.zero_stage : 0,
-                  expert_zero = expert_shards > 1 ? c_.ddp.zero_stage : 0;
-    const auto share = [&](double all, double of_experts, int64_t from_stage) {
-      return (all - of_experts) / (zero >= from_stage ? shards : 1) +
-             of_experts / (expert_zero >= from_stage ? expert_shards : 1);
-    };
-    // Where ranks share gradients or values, those of one unit are whole at a time, with overlap
-    // also those of the next. Gradients that several units share are whole until the last of them;
-    // where they are deferred, those of a stage are. Memory of shared values serves layers, too.
-    const auto from = [&](int64_t stage, double all, double of_experts) {
-      return (zero >= stage ? all - of_experts : 0) + (expert_zero >= stage ? of_experts : 0);
-    };
-    const double overlap = c_.ddp.overlap_grad_reduce ? 1 : 0,
-                 split = from(2, trained, updated.expert_count),
-                 passes = c_.comm_overlap.moe_expert_parallel ? 2 : 1; // that hold units
-    const auto whole_gradients = [&](const Units& of) {
-      return of.largest + of.shared + overlap * of.layer;
-    };
-    const auto whole_values = [&](const Units& of) {
-      return std::max(passes * of.largest, of.shared) + of.shared +
-             (c_.ddp.overlap_param_gather ? passes * of.layer : 0);
-    };
-    // Memory of experts and of the others is apart.
-    const auto of_both = [&](int64_t stage, const auto& whole, const auto& size) {
-      return whole(units(rank,
-                         [&](const Elements& e) {
-                           return from(stage,
-                                       size(e.count - e.expert_count, e.linear - e.expert_linear),
-                                       0);
-                         })) +
-             whole(units(rank, [&](const Elements& e) {
-               const double experts = size(e.expert_count, e.expert_linear);
-               return from(stage, experts, experts);
-             }));
-    };
-    const double whole = of_both(2, whole_gradients, [](double count, double) { return count; }),
-                 bucket = deferred_ ? split * largest_stage(rank) * (1 + overlap)
-                                    : std::min(split, whole),
-                 gathered = of_both(3, whole_values, [&](double count, double linear) {
-                   const double codes = sends_codes(c_) ? linear : 0;
-                   return types_.element * (count - codes) + codes;
-                 });
-    const double codes = zero > 0 ? coded_elements(rank) : 0; // a byte each, beside own values
-    m.weights = types_.element * (share(own - codes, own_experts, 3) + share(codes, 0, 1)) +
-                share(codes, 0, 3) + std::min(types_.element * own, gathered);
+    const Parameters own = parameters_of(anatomy_, held(rank));
+    Parameters trained = own;
+    trained.add(frozen_[static_cast<size_t>(rank)].parameters, -1);
+    add_family(m, rank, &Parameters::dense, own, trained, replicas_);
+    add_family(m, rank, &Parameters::experts, own, trained, expert_replicas_);
     const Frozen& own8 = frozen_[static_cast<size_t>(rank)]; // one matrix is dense while it is used
     m.weights += nn::Int8Weight::kBytes * own8.int8 + types_.element * (own8.densest - own8.int8);
-    m.gradients = types_.acc * (share(trained, updated.expert_count, 2) + bucket);
     if (c_.offload.optimizer) {
-      const double away = c_.offload.optimizer_fraction;
-      m.disk = away * share(updated.vectors, updated.expert_vectors, 1);
+      const Elements moved = trained.all();
+      const double share = moved.vectors > 0 ? m.disk / moved.vectors : 0;
       m.window = std::min(
-          m.disk,
-          3 * std::max(part_of(updated.vectors - updated.whole, updated.count - updated.whole_count,
-                               optim::AwayState::kPart, away * share(1, 0, 1)),
-                       part_of(updated.whole, updated.whole_count, optim::AwayState::kWholePart,
-                               away * share(1, 0, 1))));
+          m.disk, 3 * std::max(part_of(moved.vectors - moved.whole, moved.count - moved.whole_count,
+                                       optim::AwayState::kPart, share),
+                               part_of(moved.whole, moved.whole_count, optim::AwayState::kWholePart,
+                                       share)));
     }
-    m.optimizer = share(updated.state, updated.expert_state, 1) - m.disk + m.window;
+    m.optimizer += m.window - m.disk;
     if (held(rank).contains(spec_.segments.back().kind)) {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double targets = tokens_ * targets_by_token(c_);
@@ -209,24 +153,67 @@ class Planner {
 
   Held held(int rank) const { return held_by(plan_.stages_of(rank), spec_); }
 
+  using Family = Elements Parameters::*;
+
+  /// Adds what the rank keeps of a family that so many ranks hold: a share from the stage of ZeRO
+  /// on that splits it, and what is whole for a while. Values and gradients of a unit are whole
+  /// while they are used, with overlap beside those of the next one. Gradients of a parameter that
+  /// several units read are whole until the last of them; where weight gradients are deferred,
+  /// those of a stage are.
+  void add_family(RankMemory& m, int rank, Family family, const Parameters& all_own,
+                  const Parameters& all_trained, int replicas) const {
+    const Elements &own = all_own.*family, &trained = all_trained.*family;
+    const double shards =
+        std::max(1.0, static_cast<double>(replicas) /
+                          static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
+    const int64_t zero = shards > 1 ? c_.ddp.zero_stage : 0;
+    const auto share = [&](double all, int64_t from_stage) {
+      return zero >= from_stage ? all / shards : all;
+    };
+    const double codes =
+        zero > 0 ? coded_elements(rank, family) : 0; // a byte each, beside own values
+    m.weights += types_.element * (share(own.count - codes, 3) + share(codes, 1)) + share(codes, 3);
+    m.gradients += types_.acc * share(trained.count, 2);
+    m.optimizer += share(trained.state, 1);
+    if (c_.offload.optimizer) m.disk += c_.offload.optimizer_fraction * share(trained.vectors, 1);
+    if (zero >= 2) {
+      const Units gradients = units(rank, family, [](const Elements& e) { return e.count; });
+      const double two = c_.ddp.overlap_grad_reduce ? 1 : 0;
+      m.gradients +=
+          types_.acc * (defers() ? trained.count * largest_stage(rank) * (1 + two)
+                                 : std::min(trained.count, gradients.largest + gradients.shared +
+                                                               two * gradients.layer));
+    }
+    if (zero < 3) return;
+    const Units values = units(rank, family, [&](const Elements& e) {
+      const double coded = sends_codes(c_) ? e.linear : 0;
+      return types_.element * (e.count - coded) + coded;
+    });
+    // The memory of a shared parameter serves layers, too. Passes that take turns have units each.
+    const double passes = c_.comm_overlap.moe_expert_parallel ? 2 : 1;
+    m.weights += std::min(types_.element * own.count + values.shared,
+                          std::max(passes * values.largest, values.shared) + values.shared +
+                              (c_.ddp.overlap_param_gather ? passes * values.layer : 0));
+  }
+
   /// What several units of the rank read, and the largest of the others and of the layers.
   struct Units {
     double shared = 0, largest = 0, layer = 0;
   };
-  Units units(int rank, const auto& size) const {
+  Units units(int rank, Family family, const auto& size) const {
     Units units;
     const Held here = held(rank);
     for (const auto& [kind, count] : here) {
       if (count <= 0) continue;
-      Elements own = anatomy_.kinds.at(kind).parameters;
-      for (const SharedElements& one : anatomy_.shared)
+      Parameters own = anatomy_.kinds.at(kind).parameters;
+      for (const SharedParameter& one : anatomy_.shared)
         own.add(one.parameter, -static_cast<double>(std::ranges::count(one.kinds, kind)));
-      units.largest = std::max(units.largest, size(own));
-      if (anatomy_.kinds.at(kind).is_layer) units.layer = std::max(units.layer, size(own));
+      units.largest = std::max(units.largest, size(own.*family));
+      if (anatomy_.kinds.at(kind).is_layer) units.layer = std::max(units.layer, size(own.*family));
     }
-    for (const SharedElements& one : anatomy_.shared)
+    for (const SharedParameter& one : anatomy_.shared)
       if (std::ranges::any_of(one.kinds, [&](int kind) { return here.contains(kind); }))
-        units.shared += size(one.parameter);
+        units.shared += size(one.parameter.*family);
     return units;
   }
 
@@ -234,36 +221,28 @@ class Planner {
   double largest_stage(int rank) const {
     double most = 0;
     for (const SegmentRange& stage : plan_.stages_of(rank))
-      most = std::max(most, elements_of(anatomy_, held_by({stage}, spec_)).count);
-    return most / elements_of(anatomy_, held(rank)).count;
+      most = std::max(most, parameters_of(anatomy_, held_by({stage}, spec_)).all().count);
+    return most / parameters_of(anatomy_, held(rank)).all().count;
+  }
+
+  /// Whether weight gradients have passes of their own.
+  bool defers() const {
+    return std::ranges::any_of(peaks_,
+                               [](const pipeline::Peak& peak) { return peak.deferred > 0; });
   }
 
   /// Elements that ranks send as codes in FP8.
-  double coded_elements(int rank) const {
+  double coded_elements(int rank, Family family) const {
     if (!sends_codes(c_)) return 0;
     const std::vector<bool> quantised = quantised_segments(c_);
     double count = 0;
     for (const SegmentRange& stage : plan_.stages_of(rank))
       for (int64_t i = stage.begin; i < stage.end; ++i)
-        if (quantised[static_cast<size_t>(i)])
-          count += anatomy_.kinds.at(spec_.segments[static_cast<size_t>(i)].kind).parameters.linear;
+        if (quantised[static_cast<size_t>(i)]) {
+          const int kind = spec_.segments[static_cast<size_t>(i)].kind;
+          count += (anatomy_.kinds.at(kind).parameters.*family).linear;
+        }
     return count;
-  }
-
-  /// How many layers of each kind are recomputed as a whole.
-  Held recomputed_layers(int rank) const {
-    const nn::Recomputation again = recomputation(c_.train);
-    Held whole;
-    if (!again.layers) return whole;
-    for (const SegmentRange& stage : plan_.stages_of(rank)) {
-      int64_t layers = 0;
-      for (int64_t i = stage.begin; i < stage.end; ++i) {
-        const models::SegmentSpec& segment = spec_.segments[static_cast<size_t>(i)];
-        if (!segment.recomputed) continue;
-        if (again.count == 0 || layers++ < again.count) whole[segment.kind] += 1;
-      }
-    }
-    return whole;
   }
 
   /// What happens to a segment's activations.
@@ -374,7 +353,6 @@ class Planner {
   std::vector<Frozen> frozen_; // by pipeline rank
   double tokens_;
   std::vector<pipeline::Peak> peaks_; // by pipeline rank
-  bool deferred_ = false;             ///< weight gradients
 };
 
 /// Of all ranks: weights, the optimizer's state, parity files and exported weights.
@@ -412,9 +390,10 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
   }
   const models::ModelSpec spec = models::model_spec(config.model);
   const parallelize::PipelinePlan whole{.stages = {{0, spec.num_segments()}}};
-  const Elements all_parameters = elements_of(anatomy_of(config, coordinates_of({})),
-                                              held_by({{0, spec.num_segments()}}, spec));
-  const Elements frozen = frozen_parts(config, whole, coordinates_of({})).front().parameters;
+  const Elements all_parameters = parameters_of(anatomy_of(config, coordinates_of({})),
+                                                held_by({{0, spec.num_segments()}}, spec))
+                                      .all();
+  const Elements frozen = frozen_parts(config, whole, coordinates_of({})).front().parameters.all();
   plan.parameters = all_parameters.real();
   plan.frozen_parameters = frozen.real();
   plan.checkpoint = checkpoint_bytes(config, all_parameters, frozen, world_size);

@@ -27,28 +27,23 @@ double real_elements(const nn::ShardSpec& spec, const nn::Coordinates& where) {
 }
 
 /// Of a rank at `where`.
-Elements local_elements(const nn::Param& param, const nn::Coordinates& where, const Config& run) {
+Parameters local_part(const nn::Param& param, const nn::Coordinates& where, const Config& run) {
   double count = 1;
   for (const int64_t n : nn::local_shape(param.spec(), where)) count *= static_cast<double>(n);
   const at::ScalarType dtype = types_of(run.dtype).dtype;
   const double vectors = count * optim::vector_bytes(run.optimizer, param.spec(), dtype);
   const bool whole =
       optim::make_rule(run.optimizer, optim::rule_name(run.optimizer, param.spec()))->needs_whole();
-  Elements elements = {.count = count,
-                       .state =
-                           count * optim::state_bytes(run.optimizer, param.spec(), dtype, where),
-                       .padding = count - real_elements(param.spec(), where),
-                       .vectors = vectors,
-                       .whole = whole ? vectors : 0,
-                       .whole_count = whole ? count : 0,
-                       .linear = param.linear ? count : 0};
-  if (param.group == nn::ReductionGroup::kExpert) {
-    elements.expert_count = elements.count;
-    elements.expert_state = elements.state;
-    elements.expert_vectors = elements.vectors;
-    elements.expert_linear = elements.linear;
-  }
-  return elements;
+  const Elements elements = {.count = count,
+                             .state = count *
+                                      optim::state_bytes(run.optimizer, param.spec(), dtype, where),
+                             .padding = count - real_elements(param.spec(), where),
+                             .vectors = vectors,
+                             .whole = whole ? vectors : 0,
+                             .whole_count = whole ? count : 0,
+                             .linear = param.linear ? count : 0};
+  if (param.group == nn::ReductionGroup::kExpert) return {.dense = {}, .experts = elements};
+  return {.dense = elements, .experts = {}};
 }
 
 /// Elements that an adapter keeps of each token: x A^T, and with DoRA y before it is scaled.
@@ -168,11 +163,11 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   const std::unique_ptr<models::Model> model =
       models::make_model(small, {.adapters = adapters_of_one_layer(small_run, run)});
   for (const nn::Param& param : model->params()) {
-    const Elements elements = local_elements(param, where, run);
-    SharedElements shared{.parameter = elements, .kinds = {}};
+    const Parameters part = local_part(param, where, run);
+    SharedParameter shared{.parameter = part, .kinds = {}};
     for (const int64_t unit : param.units()) {
       shared.kinds.push_back(spec.segments[static_cast<size_t>(unit)].kind);
-      anatomy.kinds[shared.kinds.back()].parameters.add(elements, 1);
+      anatomy.kinds[shared.kinds.back()].parameters.add(part, 1);
       if (param.adapter)
         anatomy.kinds[shared.kinds.back()].saved += types.element * saved_by_adapter(param, small);
     }
@@ -189,10 +184,10 @@ Held held_by(const std::vector<SegmentRange>& stages, const models::ModelSpec& s
   return held;
 }
 
-Elements elements_of(const Anatomy& anatomy, const Held& held) {
-  Elements total;
+Parameters parameters_of(const Anatomy& anatomy, const Held& held) {
+  Parameters total;
   for (const auto& [kind, count] : held) total.add(anatomy.kinds.at(kind).parameters, count);
-  for (const SharedElements& shared : anatomy.shared) {
+  for (const SharedParameter& shared : anatomy.shared) {
     const auto readers = std::ranges::count_if(
         shared.kinds, [&](int kind) { return held.contains(kind) && held.at(kind) > 0; });
     total.add(shared.parameter, -static_cast<double>(std::max<int64_t>(0, readers - 1)));
@@ -215,14 +210,15 @@ std::vector<Frozen> frozen_parts(const Config& config, const parallelize::Pipeli
       for (const int64_t unit : param.units()) trains[static_cast<size_t>(unit)] = true;
       continue;
     }
-    const Elements elements = local_elements(param, where, config);
+    const Parameters part = local_part(param, where, config);
     for (const int rank : plan.ranks_of(param.units())) {
       Frozen& own = frozen[static_cast<size_t>(rank)];
-      own.parameters.add(elements, 1);
+      own.parameters.add(part, 1);
       if (!is_int8(config, param)) continue;
-      own.int8 += elements.count;
+      const double elements = part.all().count;
+      own.int8 += elements;
       const int64_t matrices = param.shape().size() == 3 ? param.shape()[0] : 1;
-      own.densest = std::max(own.densest, elements.count / static_cast<double>(matrices));
+      own.densest = std::max(own.densest, elements / static_cast<double>(matrices));
     }
   }
   model->limit_backward(trains);

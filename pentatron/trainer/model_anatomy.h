@@ -31,8 +31,6 @@ struct Elements {
   double whole = 0;   ///< by rules that need whole parameters
   double whole_count = 0;
   double linear = 0; ///< of weights of linear layers
-  /// Of the numbers above, those of experts, which other ranks share.
-  double expert_count = 0, expert_state = 0, expert_vectors = 0, expert_linear = 0;
 
   double real() const { return count - padding; }
   void add(const Elements& more, double times) {
@@ -43,16 +41,27 @@ struct Elements {
     whole += times * more.whole;
     whole_count += times * more.whole_count;
     linear += times * more.linear;
-    expert_count += times * more.expert_count;
-    expert_state += times * more.expert_state;
-    expert_vectors += times * more.expert_vectors;
-    expert_linear += times * more.expert_linear;
+  }
+};
+
+/// By the ranks that hold the same: nn::ReductionGroup.
+struct Parameters {
+  Elements dense, experts;
+
+  void add(const Parameters& more, double times) {
+    dense.add(more.dense, times);
+    experts.add(more.experts, times);
+  }
+  Elements all() const {
+    Elements sum = dense;
+    sum.add(experts, 1);
+    return sum;
   }
 };
 
 /// A kind of segment on one tensor rank.
 struct Kind {
-  Elements parameters;   ///< that its segments read
+  Parameters parameters; ///< that its segments read
   double saved = 0;      ///< bytes kept from forward to backward, by token of train.seq_length
   double freed = 0;      ///< of these, by the parts that are recomputed
   double working = 0;    ///< what backward holds beside what is still kept, at most
@@ -62,15 +71,15 @@ struct Kind {
   bool is_layer = false; ///< can be recomputed as a whole
 };
 /// Parameters that segments of several kinds read, and a rank has once.
-struct SharedElements {
-  Elements parameter;
+struct SharedParameter {
+  Parameters parameter;
   std::vector<int> kinds;
 };
 
 /// A model's segments by kind; of each kind one is looked at.
 struct Anatomy {
   std::map<int, Kind> kinds;
-  std::vector<SharedElements> shared;
+  std::vector<SharedParameter> shared;
 };
 
 /// The first rank of the axes that split layers.
@@ -83,11 +92,11 @@ double targets_by_token(const Config& config);
 /// How many segments of each kind.
 using Held = std::map<int, double>;
 Held held_by(const std::vector<SegmentRange>& stages, const models::ModelSpec& spec);
-Elements elements_of(const Anatomy& anatomy, const Held& held);
+Parameters parameters_of(const Anatomy& anatomy, const Held& held);
 
 /// What a pipeline rank does not train.
 struct Frozen {
-  Elements parameters;
+  Parameters parameters;
   Held idle;                    ///< segments without a backward pass
   double int8 = 0, densest = 0; ///< elements in 8 bits, and of the largest of their matrices
 };
