@@ -154,11 +154,12 @@ struct CommOverlapConfig {
                       "chunks to overlap them with communication"),
         config::field("moe_shared_expert", &C::moe_shared_expert,
                       "compute the shared experts while tokens are sent to the routed experts"),
-        config::field("moe_expert_parallel", &C::moe_expert_parallel,
-                      "alternate the forward pass of one microbatch with the backward pass of "
-                      "another, so that one computes while tokens of the other are sent between "
-                      "ranks; requires parallel.pipeline_schedule=dualpipe_v, also on one pipeline "
-                      "rank")};
+        config::field(
+            "moe_expert_parallel", &C::moe_expert_parallel,
+            "alternate the forward pass of one microbatch with the backward pass of "
+            "another, so that one computes while tokens of the other are sent between "
+            "ranks; requires parallel.pipeline_schedule=dualpipe_v, which also works with "
+            "one pipeline rank")};
   }
 };
 
