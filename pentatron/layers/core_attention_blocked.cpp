@@ -13,8 +13,6 @@ namespace pentatron::layers::detail {
 namespace {
 
 constexpr int64_t kQueryBlock = 128;
-/// Address of a key in a row of dropout numbers: its head, and its position in the sample.
-constexpr int64_t kHeadStride = int64_t{1} << 24;
 
 /// Queries and the keys that some of them see; never without keys.
 struct Block {
@@ -126,7 +124,7 @@ at::Tensor cap_slope(const at::Tensor& scores, const CoreAttentionOptions& optio
 /// The dropout factor 0 or 1 / (1 - p) of every probability, by its global address.
 at::Tensor dropout_factors(const AttentionInputs& in, const Block& block) {
   const int64_t n = in.q.size(1);
-  const at::Tensor rows = in.row_ids.narrow(0, block.token(), block.queries);
+  const kernels::AttentionDropout d = dropout_of(in);
   const at::Tensor ones =
       at::ones({n, block.queries, block.keys}, in.q.options().dtype(acc_of(in.q)));
   for (int64_t head = 0; head < n; ++head) {
@@ -136,12 +134,11 @@ at::Tensor dropout_factors(const AttentionInputs& in, const Block& block) {
                       .cols = block.keys,
                       .x = slice.data_ptr(),
                       .y = slice.data_ptr(),
-                      .p = in.options.dropout,
-                      .key = Stream(in.seed, "attention_dropout").key(),
-                      .site = in.options.site,
-                      .row_ids = reinterpret_cast<const uint64_t*>(rows.data_ptr<int64_t>()),
-                      .feature_offset = (in.options.head_offset + head) * kHeadStride +
-                                        block.pair->key_position + block.key},
+                      .p = d.p,
+                      .key = d.key,
+                      .site = d.site,
+                      .row_ids = d.row_ids + block.token(),
+                      .feature_offset = d.feature(head, block.pair->key_position + block.key)},
                      nn::KernelContext(ones));
   }
   return ones;
@@ -157,6 +154,14 @@ struct Operands {
 };
 
 } // namespace
+
+kernels::AttentionDropout dropout_of(const AttentionInputs& in) {
+  return {.p = in.options.dropout,
+          .key = Stream(in.seed, "attention_dropout").key(),
+          .site = in.options.site,
+          .row_ids = reinterpret_cast<const uint64_t*>(in.row_ids.data_ptr<int64_t>()),
+          .first_head = in.options.head_offset};
+}
 
 at::Tensor& cap_(at::Tensor& scores, const CoreAttentionOptions& options) {
   return options.cap == 0 ? scores : scores.div_(options.cap).tanh_().mul_(options.cap);

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "pentatron/kernels/attention/attention.h"
 #include "pentatron/layers/core_attention.h"
 
 namespace pentatron::layers::detail {
@@ -49,6 +50,8 @@ struct OutputGradients {
 AttentionResult make_result(const AttentionInputs& in);
 AttentionGradients make_gradients(const AttentionInputs& in);
 
+/// The dropout of an input with row_ids.
+kernels::AttentionDropout dropout_of(const AttentionInputs& in);
 /// Scores under the cap of `options`, in place.
 at::Tensor& cap_(at::Tensor& scores, const CoreAttentionOptions& options);
 /// Sink logits [n, 1] in the accumulate type, or undefined.

@@ -1,4 +1,4 @@
-// Attention through pentatron's fused kernel: everything but dropout and the cap.
+// Attention through pentatron's fused kernel: everything but a cap with a bias.
 #include <ATen/ATen.h>
 
 #include "pentatron/kernels/attention/attention.h"
@@ -24,10 +24,12 @@ kernels::AttentionShape shape_of(const AttentionInputs& in, const at::Tensor& si
           .pairs = in.pairs,
           .mask = in.options.mask,
           .scale = in.options.scale,
+          .cap = in.options.cap,
           .window = in.options.window,
           .sinks = nn::data_or_null(sinks),
           .bias = nn::data_or_null(in.bias),
-          .span = in.span()};
+          .span = in.span(),
+          .dropout = in.row_ids.defined() ? dropout_of(in) : kernels::AttentionDropout{}};
 }
 
 } // namespace
@@ -41,12 +43,12 @@ at::Tensor sink_logits(const at::Tensor& q, const CoreAttentionOptions& options)
 }
 
 bool kernel_accepts(const AttentionInputs& in) {
-  return in.q.is_cpu() && in.options.cap == 0 && !in.row_ids.defined() &&
-         kernels::attention_supported(shape_of(in, {}));
+  return in.q.is_cpu() && kernels::attention_supported(shape_of(in, {}));
 }
 
 bool kernel_knows_logits(const AttentionInputs& in) {
-  return in.options.softmax == SoftmaxKind::kVanilla && !in.bias.defined() && in.real_pairs.empty();
+  return in.options.softmax == SoftmaxKind::kVanilla && in.options.cap == 0 && !in.bias.defined() &&
+         in.real_pairs.empty();
 }
 
 AttentionResult kernel_forward(const AttentionInputs& in) {

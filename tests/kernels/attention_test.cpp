@@ -23,6 +23,7 @@ struct Case {
   bool sinks = false;
   AttentionMask mask = AttentionMask::kCausal;
   bool bias = false, dlse = false;
+  double cap = 0, dropout = 0;
   std::vector<AttentionPair> pairs = {}; ///< empty: a pair for each document
   int64_t queries = 0, keys = 0;         ///< of `pairs`
   std::string_view entry = "avx512";     ///< or "amx_bf16", or "amx_bf16_emulated"
@@ -43,7 +44,10 @@ struct Attention {
         dlse(Array::random(acc, c.heads * queries, 6)), out(c.dtype, queries * width),
         lse(acc, c.heads * queries), most(acc, c.heads, kUnwritten),
         dq(c.dtype, q.size(), kUnwritten), dkv(c.dtype, kv.size(), kUnwritten),
-        dsinks(acc, c.heads, kUnwritten), dbias(acc, bias.size(), kUnwritten) {}
+        dsinks(acc, c.heads, kUnwritten), dbias(acc, bias.size(), kUnwritten) {
+    for (int64_t t = 0; t < queries; ++t) // samples far apart, in no order
+      row_ids.push_back((uint64_t{7} << 40) * static_cast<uint64_t>(1 + t % 3) + 1000 - t);
+  }
 
   static constexpr double kUnwritten = -7;
 
@@ -51,19 +55,23 @@ struct Attention {
     return {static_cast<std::byte*>(x.data()) + offset * element_size(c.dtype), stride, size};
   }
   AttentionShape shape() {
-    return {.dtype = c.dtype,
-            .heads = c.heads,
-            .kv_heads = c.kv_heads,
-            .head_size = d,
-            .value_size = c.value_size,
-            .queries = queries,
-            .pairs = pairs,
-            .mask = c.mask,
-            .scale = 1 / std::sqrt(static_cast<double>(d)),
-            .window = c.window,
-            .sinks = c.sinks ? sinks.data() : nullptr,
-            .bias = c.bias ? bias.data() : nullptr,
-            .span = c.bias ? span : 0};
+    return {
+        .dtype = c.dtype,
+        .heads = c.heads,
+        .kv_heads = c.kv_heads,
+        .head_size = d,
+        .value_size = c.value_size,
+        .queries = queries,
+        .pairs = pairs,
+        .mask = c.mask,
+        .scale = 1 / std::sqrt(static_cast<double>(d)),
+        .cap = c.cap,
+        .window = c.window,
+        .sinks = c.sinks ? sinks.data() : nullptr,
+        .bias = c.bias ? bias.data() : nullptr,
+        .span = c.bias ? span : 0,
+        .dropout = {
+            .p = c.dropout, .key = {77, 5}, .site = 9, .row_ids = row_ids.data(), .first_head = 3}};
   }
   AttentionForward forward() {
     return {.shape = shape(),
@@ -72,7 +80,7 @@ struct Attention {
             .v = view(kv, c.kv_heads * d, row, e),
             .out = view(out, 0, width, e),
             .lse = lse.data(),
-            .max_logits = c.sinks || c.bias ? nullptr : most.data()};
+            .max_logits = c.sinks || c.bias || c.cap > 0 ? nullptr : most.data()};
   }
   AttentionBackward backward() {
     return {.shape = shape(),
@@ -112,6 +120,7 @@ struct Attention {
 
   Case c;
   std::vector<AttentionPair> pairs;
+  std::vector<uint64_t> row_ids;
   DType acc;
   int64_t d, e, queries, keys, row, width, span;
   Array q, kv, sinks, bias, dout, dlse, out, lse, most, dq, dkv, dsinks, dbias;
@@ -237,6 +246,29 @@ std::vector<Case> cases() {
             {.query_begin = 230, .query_size = 20, .key_begin = 230, .key_size = 20, .prefix = 20}},
        .queries = 250,
        .keys = 250},
+      {.name = "cap", .heads = 4, .kv_heads = 2, .documents = {0, 40, 300}, .cap = 0.4},
+      {.name = "dropout", .heads = 4, .kv_heads = 2, .documents = {0, 40, 300}, .dropout = 0.3},
+      {.name = "dropout_bias", // keys in the middle of their sample, beside words' borders
+       .heads = 4,
+       .kv_heads = 2,
+       .head_size = 18,
+       .mask = AttentionMask::kFull,
+       .bias = true,
+       .dlse = true,
+       .dropout = 0.1,
+       .pairs = {{.query_size = 140, .key_size = 150, .key_position = 45},
+                 {.query_begin = 150, .query_size = 33, .key_begin = 150, .key_size = 7}},
+       .queries = 190,
+       .keys = 157},
+      {.name = "cap_dropout_sinks_window",
+       .heads = 4,
+       .kv_heads = 2,
+       .head_size = 33,
+       .documents = {0, 129, 260},
+       .window = 50,
+       .sinks = true,
+       .cap = 0.7,
+       .dropout = 0.5},
       {.name = "all_at_once",
        .heads = 6,
        .kv_heads = 2,
@@ -290,6 +322,8 @@ TEST(AttentionReference, GradientsAreDifferences) {
                .mask = AttentionMask::kPrefix,
                .bias = true,
                .dlse = true,
+               .cap = 0.6,
+               .dropout = 0.3,
                .pairs = {{.query_size = 5, .key_begin = 7, .key_size = 5, .prefix = 3},
                          {.query_begin = 5, .query_size = 7, .key_size = 7, .offset = 1}},
                .queries = 12,
@@ -424,6 +458,8 @@ TEST(Attention, ContradictionsAreErrors) {
   error({.name = "", .heads = 3, .kv_heads = 2});
   error({.name = "", .documents = {0, 50, 40}});
   error({.name = "", .pairs = {{.query_size = 5, .key_size = 4}}, .queries = 4, .keys = 4});
+  error({.name = "", .cap = -1});
+  error({.name = "", .dropout = 1.5});
   Case far{.name = "", .documents = {0, 10}, .bias = true};
   far.pairs = {{.query_size = 4, .key_size = 4, .offset = 300}};
   far.queries = far.keys = 4;

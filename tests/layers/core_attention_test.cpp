@@ -240,10 +240,13 @@ Results kernel(const Case& c, const Inputs& in) {
                                       .pairs = args.pairs,
                                       .mask = c.mask,
                                       .scale = c.scale,
+                                      .cap = c.cap,
                                       .window = c.window,
                                       .sinks = nn::data_or_null(sinks),
                                       .bias = nn::data_or_null(in.bias),
-                                      .span = args.span()};
+                                      .span = args.span(),
+                                      .dropout = c.dropout > 0 ? detail::dropout_of(args)
+                                                               : kernels::AttentionDropout{}};
   const auto view = [](const at::Tensor& x) {
     return kernels::HeadsView{x.data_ptr(), x.stride(0), x.stride(1)};
   };
@@ -290,7 +293,7 @@ const std::vector<Implementation> kImplementations = {
        return !c.dlse && detail::flash_accepts(arguments(c, inputs_of(c, at::kDouble)));
      }},
     {"blocked", blocked, any},
-    {"kernel", kernel, [](const Case& c) { return c.dropout == 0 && c.cap == 0; }}};
+    {"kernel", kernel, any}};
 
 struct Run {
   Implementation implementation;
@@ -442,8 +445,9 @@ TEST(CoreAttentionChoice, TakesWhatItCanDo) {
         .keys = 5},
        "flash",
        "kernel"},
-      {"cap", {.cap = 3}, "blocked", "blocked"},
-      {"dropout", {.dropout = 0.1}, "blocked", "blocked"}};
+      {"cap", {.cap = 3}, "blocked", "kernel"},
+      {"cap and bias", {.cap = 3, .bias = true}, "blocked", "blocked"},
+      {"dropout", {.dropout = 0.1}, "blocked", "kernel"}};
   for (const Choice& choice : choices) {
     const Case& c = choice.test_case;
     test::Pass pass(c.layout());

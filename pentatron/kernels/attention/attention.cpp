@@ -59,6 +59,11 @@ void check(const AttentionShape& s) {
   }
   if (s.head_size <= 0) raise<ShapeError>("attention: head_size={} is not positive", s.head_size);
   if (!(s.scale > 0)) raise<ShapeError>("attention: scale={} is not positive", s.scale);
+  if (s.cap < 0) raise<ShapeError>("attention: cap={} is negative", s.cap);
+  if (!(s.dropout.p >= 0 && s.dropout.p <= 1))
+    raise<ShapeError>("attention: dropout={} is not a probability", s.dropout.p);
+  if (s.dropout.p > 0 && s.dropout.row_ids == nullptr)
+    raise<ShapeError>("attention: dropout without the queries' row_ids");
   if (s.value_size < 0) raise<ShapeError>("attention: value_size={} is negative", s.value_size);
   for (const AttentionPair& p : s.pairs) check(s, p);
 }
@@ -88,8 +93,9 @@ bool attention_supported(const AttentionShape& shape, const Context& context) {
 }
 
 void attention_forward(const AttentionForward& args, const Context& context) {
-  if (args.max_logits != nullptr && (args.shape.sinks != nullptr || args.shape.bias != nullptr))
-    raise<ShapeError>("attention: max_logits are those without sinks and bias");
+  const AttentionShape& s = args.shape;
+  if (args.max_logits != nullptr && (s.sinks != nullptr || s.bias != nullptr || s.cap != 0))
+    raise<ShapeError>("attention: max_logits are those without sinks, bias and cap");
   run<AttentionForward>(Op::kAttentionForward, kForward, args, context);
 }
 void attention_backward(const AttentionBackward& args, const Context& context) {

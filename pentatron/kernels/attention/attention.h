@@ -1,5 +1,5 @@
-/// Attention without storing the scores: out = softmax(scale q k^T + bias + mask) v, between pairs
-/// of a range of queries and a range of keys.
+/// Attention without storing the scores: out = dropout(softmax(scale q k^T + bias + mask)) v,
+/// between pairs of a range of queries and a range of keys.
 ///
 /// Shapes, T = queries, S = keys, n = query heads, g = key-value heads (n a multiple of g), d =
 /// head size, e = head size of values:
@@ -8,9 +8,10 @@
 ///   lse, dlse [n, T]: log of the sum of exp(scores), natural; kept by the forward for the backward
 ///   bias, dbias [n, 2 span - 1]: column span - 1 + (position of the query - that of the key)
 /// Head i of q attends to head i / (n / g) of k and v. AttentionPair and AttentionMask say which
-/// keys a query sees. Sinks add exp(sink) of the head to the denominator, with no value behind it.
-/// A query of a pair that sees no key gets out 0 and lse -inf (or the sink), and gives no
-/// gradient to others. Rows of queries and keys in no pair are not written.
+/// keys a query sees. A cap c makes scores s c tanh(s / c) (Gemma 2, arXiv:2408.00118). Sinks add
+/// exp(sink) of the head to the denominator, with no value behind it. A query of a pair that sees
+/// no key gets out 0 and lse -inf (or the sink), and gives no gradient to others. Rows of queries
+/// and keys in no pair are not written.
 ///
 /// Accumulate type: float for fp32 and bf16 (entries with bf16 instructions round probabilities to
 /// bf16 before their products with bf16 values), double for fp64 (reference only). The result does
@@ -20,6 +21,8 @@
 /// other pair. Source: Dao et al. 2022 (arXiv:2205.14135), algorithms 1 and 4; Xiao et al.
 /// 2023 (arXiv:2309.17453) for sinks.
 #pragma once
+
+#include <array>
 
 #include "pentatron/kernels/attention/attention_pair.h"
 #include "pentatron/kernels/contract.h"
@@ -33,6 +36,22 @@ struct HeadsView {
   int64_t head_stride = 0;
 };
 
+/// Dropout of probabilities by global address (kernels/dropout/dropout.h): a query's row of
+/// numbers, and the feature `feature(head, key)` in it.
+struct AttentionDropout {
+  static constexpr int64_t kHeadStride = int64_t{1} << 24;
+
+  double p = 0; ///< 0: none
+  std::array<uint32_t, 2> key = {};
+  uint32_t site = 0;
+  const uint64_t* row_ids = nullptr; ///< [T]
+  int64_t first_head = 0;            ///< global number of head 0
+
+  int64_t feature(int64_t head, int64_t key_position) const {
+    return (first_head + head) * kHeadStride + key_position;
+  }
+};
+
 struct AttentionShape {
   DType dtype = DType::kFloat32;
   int64_t heads = 0;
@@ -43,10 +62,12 @@ struct AttentionShape {
   std::span<const AttentionPair> pairs;
   AttentionMask mask = AttentionMask::kCausal;
   double scale = 1;            ///< positive
+  double cap = 0;              ///< 0: none
   int64_t window = 0;          ///< keys at this distance or more are hidden; 0: none
   const void* sinks = nullptr; ///< [n] in the accumulate type, or none
   const void* bias = nullptr;  ///< [n, 2 span - 1] in the accumulate type, or none
   int64_t span = 0;            ///< of bias: above every distance of a query and a key of a pair
+  AttentionDropout dropout = {};
 
   int64_t head_size_of_values() const { return value_size > 0 ? value_size : head_size; }
 };
@@ -57,7 +78,7 @@ struct AttentionForward {
   HeadsView out;
   void* lse = nullptr; ///< in the accumulate type
   /// [n] in the accumulate type, or none: raised to the largest scale * q k of each head among the
-  /// keys that queries see. Without sinks and bias.
+  /// keys that queries see. Without sinks, bias and cap.
   void* max_logits = nullptr;
 };
 

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 
 #include "pentatron/kernels/attention/attention_panels.h"
+#include "pentatron/kernels/attention/score_factors.h"
 #include "pentatron/kernels/gemm/avx512.h"
 
 namespace pentatron::kernels::attention_detail {
@@ -39,11 +40,12 @@ PENTATRON_AVX512_BF16 inline __m512i pair_units(__m512 low, __m512 high) {
 /// One step of the running softmax over `keys` rows of scores s[key][32], the first key at position
 /// `key`. Updates the maxima `top` and sums `sum` of the queries, multiplies the transposed output
 /// o[rows][32] by the change of the maxima, and leaves the probabilities (relative to `top`) in s,
-/// or as pairs in `units`. `factor`: scale * log2(e).
+/// or as pairs in `units`, multiplied by `factors.keep`. `factor`: scale * log2(e).
 template <bool kPair>
 PENTATRON_AVX512_BF16 void softmax_step(float* s, int64_t keys, int64_t key,
-                                        const Visibility& visible, float factor, float* top,
-                                        float* sum, float* o, int64_t rows, uint32_t* units) {
+                                        const Visibility& visible, float factor,
+                                        const ScoreFactors& factors, float* top, float* sum,
+                                        float* o, int64_t rows, uint32_t* units) {
   const __m512 f = _mm512_set1_ps(factor);
   const bool all = visible.all(key, keys);
   for (int v = 0; v < 2; ++v) {
@@ -74,6 +76,8 @@ PENTATRON_AVX512_BF16 void softmax_step(float* s, int64_t keys, int64_t key,
         float* const at = s + 32 * (r + e) + 16 * v;
         p[e] = _mm512_maskz_mov_ps(mask, exp2_ps(_mm512_fmsub_ps(_mm512_loadu_ps(at), f, offset)));
         total = _mm512_add_ps(total, p[e]);
+        if (factors.keep != nullptr)
+          p[e] = _mm512_mul_ps(p[e], _mm512_loadu_ps(factors.keep + 32 * (r + e) + 16 * v));
         if constexpr (!kPair) _mm512_storeu_ps(at, p[e]);
       }
       if constexpr (kPair) _mm512_storeu_si512(units + 16 * r + 16 * v, pair_units(p[0], p[1]));
@@ -82,14 +86,14 @@ PENTATRON_AVX512_BF16 void softmax_step(float* s, int64_t keys, int64_t key,
   }
 }
 
-/// Probabilities p = exp(scores - lse) and ds = p (dp - delta) scale for `keys` rows of s[key][32]
-/// and dp[key][32], in place for fp32. For bf16: p and ds as rows p16[key][32], ds16[key][32], and
-/// ds as pairs in `units`. `lse` is in units of log2.
+/// Probabilities p = exp(scores - lse) and ds = p (dp keep - delta) slope scale for `keys` rows of
+/// s[key][32] and dp[key][32]; p keep and ds in their place for fp32. For bf16 as rows
+/// p16[key][32], ds16[key][32], and ds as pairs in `units`. `lse` is in units of log2.
 template <bool kPair>
-PENTATRON_AVX512_BF16 void softmax_backward(float* s, float* dp, int64_t keys, int64_t key,
-                                            const Visibility& visible, float factor, float scale,
-                                            const float* lse, const float* delta, uint16_t* p16,
-                                            uint16_t* ds16, uint32_t* units) {
+PENTATRON_AVX512_BF16 void
+softmax_backward(float* s, float* dp, int64_t keys, int64_t key, const Visibility& visible,
+                 float factor, float scale, const ScoreFactors& factors, const float* lse,
+                 const float* delta, uint16_t* p16, uint16_t* ds16, uint32_t* units) {
   const __m512 f = _mm512_set1_ps(factor);
   const bool all = visible.all(key, keys);
   for (int v = 0; v < 2; ++v) {
@@ -100,11 +104,18 @@ PENTATRON_AVX512_BF16 void softmax_backward(float* s, float* dp, int64_t keys, i
       for (int64_t e = 0; e < 2 && r + e < keys; ++e) {
         const auto mask = static_cast<__mmask16>(all ? ~0U : visible.of(key + r + e) >> (16 * v));
         const int64_t at = 32 * (r + e) + 16 * v;
-        const __m512 p =
+        __m512 p =
             _mm512_maskz_mov_ps(mask, exp2_ps(_mm512_fmsub_ps(_mm512_loadu_ps(s + at), f, offset)));
-        const __m512 x =
-            _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(dp + at), d), _mm512_set1_ps(scale));
-        ds[e] = _mm512_maskz_mul_ps(mask, p, x);
+        const __m512 x = _mm512_loadu_ps(dp + at);
+        __m512 by = _mm512_set1_ps(scale);
+        if (factors.slope != nullptr) by = _mm512_mul_ps(by, _mm512_loadu_ps(factors.slope + at));
+        if (factors.keep != nullptr) {
+          const __m512 keep = _mm512_loadu_ps(factors.keep + at);
+          ds[e] = _mm512_maskz_mul_ps(mask, p, _mm512_mul_ps(_mm512_fmsub_ps(x, keep, d), by));
+          p = _mm512_mul_ps(p, keep);
+        } else {
+          ds[e] = _mm512_maskz_mul_ps(mask, p, _mm512_mul_ps(_mm512_sub_ps(x, d), by));
+        }
         if constexpr (kPair) {
           _mm256_storeu_si256(reinterpret_cast<__m256i*>(p16 + at), (__m256i)_mm512_cvtneps_pbh(p));
           _mm256_storeu_si256(reinterpret_cast<__m256i*>(ds16 + at),
@@ -197,17 +208,20 @@ PENTATRON_AVX512_BF16 void store_rows(const float* src, int64_t width, int64_t c
 /// The same as members of a class of products.
 template <bool kPair> struct Avx512Steps {
   static void softmax_step(float* s, int64_t keys, int64_t key, const Visibility& visible,
-                           float factor, float* top, float* sum, float* o, int64_t rows,
-                           uint32_t* units) {
-    attention_detail::softmax_step<kPair>(s, keys, key, visible, factor, top, sum, o, rows, units);
+                           float factor, const ScoreFactors& factors, float* top, float* sum,
+                           float* o, int64_t rows, uint32_t* units) {
+    attention_detail::softmax_step<kPair>(s, keys, key, visible, factor, factors, top, sum, o, rows,
+                                          units);
   }
   static void softmax_backward(float* s, float* dp, int64_t keys, int64_t key,
                                const Visibility& visible, float factor, float scale,
-                               const float* lse, const float* delta, uint16_t* p16, uint16_t* ds16,
-                               uint32_t* units) {
-    attention_detail::softmax_backward<kPair>(s, dp, keys, key, visible, factor, scale, lse, delta,
-                                              p16, ds16, units);
+                               const ScoreFactors& factors, const float* lse, const float* delta,
+                               uint16_t* p16, uint16_t* ds16, uint32_t* units) {
+    attention_detail::softmax_backward<kPair>(s, dp, keys, key, visible, factor, scale, factors,
+                                              lse, delta, p16, ds16, units);
   }
+  static void dropout_factors(const DropoutTile& tile) { dropout_factors_avx512(tile); }
+  static void cap_scores(const CapTile& tile) { cap_scores_avx512(tile); }
   static void store_transposed(const float* o, int64_t rows, const float* by, int count, char* dst,
                                int64_t stride) {
     attention_detail::store_transposed<kPair>(o, rows, by, count, dst, stride);

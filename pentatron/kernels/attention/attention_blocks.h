@@ -10,6 +10,7 @@
 ///   score(key, half)                       where 16 queries of a key begin in a buffer of scores
 ///   multiply_keys, add_features, add_to_keys   the products
 ///   softmax_step, softmax_backward, row_dots, store_rows, store_transposed   between them
+///   cap_scores, dropout_factors            of 16 queries
 #pragma once
 
 #include <algorithm>
@@ -23,6 +24,7 @@
 #include <omp.h>
 
 #include "pentatron/kernels/attention/attention_panels.h"
+#include "pentatron/kernels/attention/score_factors.h"
 #include "pentatron/kernels/gemm/pack_buffer.h"
 
 namespace pentatron::kernels::attention_detail {
@@ -80,11 +82,11 @@ template <class Products> class Attention {
         : k(cut.take<uint32_t>(Products::rows_size(longest, d))),
           v(cut.take<uint32_t>(Products::rows_size(e, longest))),
           q(cut.take<uint32_t>(Products::columns_size(kQueries, d))),
-          scores(cut.take<float>(kKeys * kQueries)),
+          scores(cut.take<float>(kKeys * kQueries)), keep(cut.take<float>(kKeys * kQueries)),
           probabilities(cut.take<uint32_t>(kKeys * kQueries)),
           out(cut.take<float>(Products::sum_rows(e) * kQueries)) {}
     uint32_t *k, *v, *q;
-    float* scores;
+    float *scores, *keep;
     uint32_t* probabilities;
     float* out;
   };
@@ -104,6 +106,7 @@ template <class Products> class Attention {
           ds(cut.take<float>(kPanels * kKeys * kQueries)),
           p16(cut.take<uint16_t>(kPanels * kKeys * kQueries)),
           ds16(cut.take<uint16_t>(kPanels * kKeys * kQueries)),
+          keep(cut.take<float>(kKeys * kQueries)), slope(cut.take<float>(kKeys * kQueries)),
           pairs(cut.take<uint32_t>(kKeys * kQueries)),
           packed(cut.take<uint32_t>(kKeys * kPanels * kQueries)) {}
     uint32_t *k, *v, *k_across;
@@ -111,6 +114,7 @@ template <class Products> class Attention {
     uint32_t *q, *dout, *q_across, *dout_across;
     float *dq, *p, *ds;
     uint16_t *p16, *ds16;
+    float *keep, *slope;
     uint32_t *pairs, *packed;
   };
 
@@ -157,6 +161,41 @@ template <class Products> class Attention {
 
   void add_bias(const Visibility& visible, int64_t head, int64_t key, int64_t keys,
                 float* scores) const;
+  /// Caps scores and writes the slopes, if wanted. Scores are multiplied by the scale later.
+  void cap(int64_t keys, float* scores, float* slopes) const {
+    if (s_.cap == 0) return;
+    for (int half = 0; half < 2; ++half) {
+      const int64_t first = Products::score(0, half);
+      Products::cap_scores({.scores = scores + first,
+                            .slopes = slopes == nullptr ? nullptr : slopes + first,
+                            .keys = keys,
+                            .stride = Products::score(1, half) - first,
+                            .to_ratio = static_cast<float>(s_.scale / s_.cap),
+                            .cap = static_cast<float>(s_.cap / s_.scale)});
+    }
+  }
+  /// The factors of dropout of keys [key, key + keys) for `count` queries from `query` of the pair
+  /// on; null: there is none.
+  const float* dropout(const AttentionPair& pair, int64_t head, int64_t query, int count,
+                       int64_t key, int64_t keys, float* factors) const {
+    const AttentionDropout& d = s_.dropout;
+    if (d.p == 0) return nullptr;
+    for (int half = 0; half < 2; ++half) {
+      const int64_t first = Products::score(0, half);
+      Products::dropout_factors(
+          {.row_ids = d.row_ids + pair.query_begin + query + 16 * half,
+           .queries = std::clamp(count - 16 * half, 0, 16),
+           .key = d.key,
+           .site = d.site,
+           .threshold = static_cast<uint32_t>(dropout_threshold(d.p)),
+           .factor = static_cast<float>(1 / (1 - d.p)),
+           .feature = static_cast<uint64_t>(d.feature(head, pair.key_position + key)),
+           .keys = keys,
+           .to = factors + first,
+           .stride = Products::score(1, half) - first});
+    }
+    return factors;
+  }
   template <class T>
   void sum_bias(const Visibility& visible, int64_t key, int64_t keys, const T* ds,
                 double* dbias) const;
@@ -280,9 +319,11 @@ void Attention<Products>::forward_task(const AttentionForward& args, const Task&
       for (int64_t key = first_block(pair, query); key < end; key += kKeys) {
         const int64_t keys = std::min(kKeys, end - key);
         products.multiply_keys(b.k, key - from, keys, packed, d_, b.q, b.scores);
+        cap(keys, b.scores, nullptr);
         if (s_.bias != nullptr) add_bias(visible, head, key, keys, b.scores);
-        Products::softmax_step(b.scores, keys, key, visible, factor, top.data(), sum.data(), b.out,
-                               e_, b.probabilities);
+        const ScoreFactors factors{.keep = dropout(pair, head, query, count, key, keys, b.keep)};
+        Products::softmax_step(b.scores, keys, key, visible, factor, factors, top.data(),
+                               sum.data(), b.out, e_, b.probabilities);
         products.add_features(b.v, key - from, keys, packed, e_,
                               kPair ? b.probabilities : reinterpret_cast<uint32_t*>(b.scores),
                               b.out);
@@ -405,9 +446,13 @@ void Attention<Products>::backward_queries(const AttentionBackward& args, const 
       float* const dp = b.ds + p * kKeys * kQueries;
       uint16_t* const ds16 = b.ds16 + p * kKeys * kQueries;
       products.multiply_keys(b.k, key, keys, length, d_, b.q + p * panel_units, s);
+      cap(keys, s, b.slope);
       if (s_.bias != nullptr) add_bias(visible, head, key, keys, s);
       products.multiply_keys(b.v, key, keys, length, e_, b.dout + p * dout_units, dp);
-      Products::softmax_backward(s, dp, keys, key, visible, factor, scale,
+      const ScoreFactors factors{
+          .keep = dropout(pair, head, query + p * kQueries, panel_size(p), key, keys, b.keep),
+          .slope = s_.cap == 0 ? nullptr : b.slope};
+      Products::softmax_backward(s, dp, keys, key, visible, factor, scale, factors,
                                  lse.data() + p * kQueries, delta.data() + p * kQueries,
                                  b.p16 + p * kKeys * kQueries, ds16, b.pairs);
       if (s_.bias != nullptr) {

@@ -6,6 +6,7 @@
 
 #include "pentatron/kernels/attention/attention.h"
 #include "pentatron/kernels/common/scalar.h"
+#include "pentatron/kernels/dropout/dropout.h"
 
 namespace pentatron::kernels {
 namespace {
@@ -26,9 +27,9 @@ double dot(const AttentionShape& s, const HeadsView& x, int64_t ix, const HeadsV
   return sum;
 }
 
-/// A key that a query sees, and the column of the bias between them.
+/// A key that a query sees, the column of the bias between them, and its position in its sample.
 struct Seen {
-  int64_t key = 0, column = 0;
+  int64_t key = 0, column = 0, position = 0;
 };
 
 bool sees(const AttentionShape& s, const AttentionPair& pair, int64_t i, int64_t j) {
@@ -53,21 +54,42 @@ template <class F> void for_each_query(const AttentionShape& s, F&& f) {
       seen.clear();
       for (int64_t j = 0; j < pair.key_size; ++j) {
         if (sees(s, pair, i, j))
-          seen.push_back({pair.key_begin + j, s.span - 1 + i - j - pair.offset});
+          seen.push_back(
+              {pair.key_begin + j, s.span - 1 + i - j - pair.offset, pair.key_position + j});
       }
       f(pair.query_begin + i, seen);
     }
   }
 }
 
-double score(const AttentionShape& s, const HeadsView& q, const HeadsView& k, int64_t query,
-             int64_t head, const Seen& seen) {
+struct Score {
+  double value = 0;
+  double slope = 1; ///< of the cap
+};
+
+Score score(const AttentionShape& s, const HeadsView& q, const HeadsView& k, int64_t query,
+            int64_t head, const Seen& seen) {
   const int64_t group = s.heads / s.kv_heads;
-  const double x =
-      s.scale * dot(s, q, at(q, query, head), k, at(k, seen.key, head / group), s.head_size);
-  return s.bias == nullptr
-             ? x
-             : x + load_as_double(s.bias, statistics(s), head * (2 * s.span - 1) + seen.column);
+  Score x{s.scale * dot(s, q, at(q, query, head), k, at(k, seen.key, head / group), s.head_size)};
+  if (s.cap > 0) {
+    const double t = std::tanh(x.value / s.cap);
+    x = {s.cap * t, 1 - t * t};
+  }
+  if (s.bias != nullptr)
+    x.value += load_as_double(s.bias, statistics(s), head * (2 * s.span - 1) + seen.column);
+  return x;
+}
+
+/// What dropout multiplies a probability by: 0 or 1 / (1 - p).
+double dropout_factor(const AttentionShape& s, int64_t query, int64_t head, const Seen& seen) {
+  const AttentionDropout& d = s.dropout;
+  if (d.p == 0) return 1;
+  const Dropout numbers{.p = d.p,
+                        .key = d.key,
+                        .site = d.site,
+                        .row_ids = d.row_ids,
+                        .feature_offset = d.feature(head, seen.position)};
+  return dropout_keeps(numbers, query, 0) ? 1 / (1 - d.p) : 0;
 }
 
 /// Gradients of rows, summed in double.
@@ -103,7 +125,7 @@ void attention_forward_reference(const AttentionForward& a, const Context&) {
       double top = s.sinks ? load_as_double(s.sinks, statistics(s), h)
                            : -std::numeric_limits<double>::infinity();
       for (const Seen& key : seen) {
-        p.push_back(score(s, a.q, a.k, i, h, key));
+        p.push_back(score(s, a.q, a.k, i, h, key).value);
         top = std::max(top, p.back());
       }
       double sum = s.sinks ? std::exp(load_as_double(s.sinks, statistics(s), h) - top) : 0;
@@ -112,6 +134,7 @@ void attention_forward_reference(const AttentionForward& a, const Context&) {
                           std::max(top, load_as_double(a.max_logits, statistics(s), h)));
       for (double& x : p) sum += x = std::exp(x - top);
       store_from_double(a.lse, statistics(s), h * s.queries + i, top + std::log(sum));
+      for (size_t j = 0; j < seen.size(); ++j) p[j] *= dropout_factor(s, i, h, seen[j]);
       for (int64_t c = 0; c < e; ++c) {
         double x = 0;
         for (size_t j = 0; j < seen.size(); ++j)
@@ -139,18 +162,20 @@ void attention_backward_reference(const AttentionBackward& a, const Context&) {
       if (a.dlse) delta -= load_as_double(a.dlse, type, h * s.queries + i);
       if (s.sinks) dsinks[h] -= std::exp(load_as_double(s.sinks, type, h) - lse) * delta;
       for (const Seen& key : seen) {
-        const double p = std::exp(score(s, a.q, a.k, i, h, key) - lse);
-        const double ds =
-            p * (dot(s, a.dout, at(a.dout, i, h), a.v, at(a.v, key.key, g), e) - delta);
+        const Score x = score(s, a.q, a.k, i, h, key);
+        const double p = std::exp(x.value - lse), factor = dropout_factor(s, i, h, key);
+        double ds =
+            p * (factor * dot(s, a.dout, at(a.dout, i, h), a.v, at(a.v, key.key, g), e) - delta);
         if (s.bias) dbias[h * columns + key.column] += ds;
+        ds *= x.slope * s.scale;
         double *const dq_row = dq.row(i, h), *const dk_row = dk.row(key.key, g),
                       *const dv_row = dv.row(key.key, g);
         for (int64_t c = 0; c < d; ++c) {
-          dq_row[c] += ds * s.scale * load_as_double(a.k.data, s.dtype, at(a.k, key.key, g) + c);
-          dk_row[c] += ds * s.scale * load_as_double(a.q.data, s.dtype, at(a.q, i, h) + c);
+          dq_row[c] += ds * load_as_double(a.k.data, s.dtype, at(a.k, key.key, g) + c);
+          dk_row[c] += ds * load_as_double(a.q.data, s.dtype, at(a.q, i, h) + c);
         }
         for (int64_t c = 0; c < e; ++c)
-          dv_row[c] += p * load_as_double(a.dout.data, s.dtype, at(a.dout, i, h) + c);
+          dv_row[c] += p * factor * load_as_double(a.dout.data, s.dtype, at(a.dout, i, h) + c);
       }
     });
   }

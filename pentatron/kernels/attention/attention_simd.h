@@ -7,6 +7,7 @@
 
 #include "pentatron/kernels/attention/attention.h"
 #include "pentatron/kernels/attention/attention_panels.h"
+#include "pentatron/kernels/dropout/dropout.h"
 
 namespace pentatron::kernels::attention_detail {
 
@@ -27,6 +28,8 @@ inline std::string refuse_common(const AttentionShape& s, const Context& context
   if (context.device != Device::kCpu) return "needs CPU memory";
   if (s.dtype == DType::kFloat64) return "does not take float64";
   if (std::max(s.head_size, s.value_size) > kMaxHeadSize) return "head size is above 512";
+  if (s.cap != 0 && s.bias != nullptr) return "does not take a cap with a bias";
+  if (dropout_threshold(s.dropout.p) >> 32 != 0) return "does not drop all, p = 1";
   return {};
 }
 

@@ -12,6 +12,7 @@
 
 #include "pentatron/kernels/attention/attention.h"
 #include "pentatron/kernels/attention/attention_panels.h"
+#include "pentatron/kernels/attention/score_factors.h"
 #include "pentatron/kernels/gemm/avx2.h"
 
 namespace pentatron::kernels::attention_detail {
@@ -146,40 +147,50 @@ template <class T> class Avx2Products {
 
   /// One step of the running softmax over `keys` rows of scores, the first key at position `key`.
   /// Updates the maxima `top` and sums `sum` of the queries, multiplies the output o of `rows`
-  /// features by the change of the maxima, and leaves the probabilities (relative to `top`) in s.
-  /// `factor`: scale * log2(e).
+  /// features by the change of the maxima, and leaves the probabilities (relative to `top`) in s,
+  /// multiplied by `factors.keep`. `factor`: scale * log2(e).
   static void softmax_step(float* s, int64_t keys, int64_t key, const Visibility& visible,
-                           float factor, float* top, float* sum, float* o, int64_t rows,
-                           uint32_t*) {
+                           float factor, const ScoreFactors& factors, float* top, float* sum,
+                           float* o, int64_t rows, uint32_t*) {
     const bool all = visible.all(key, keys);
     for (int v = 0; v < kVectors; ++v) {
       float* const scores = s + column(v, kKeys);
+      const float* const keep = factors.keep == nullptr ? nullptr : factors.keep + column(v, kKeys);
       float* const out = o + column(v, rows);
       if (all) {
-        step<true>(scores, keys, key, visible, v, factor, top, sum, out, rows);
+        step<true>(scores, keys, key, visible, v, factor, keep, top, sum, out, rows);
       } else {
-        step<false>(scores, keys, key, visible, v, factor, top, sum, out, rows);
+        step<false>(scores, keys, key, visible, v, factor, keep, top, sum, out, rows);
       }
     }
   }
+  static void dropout_factors(const DropoutTile& tile) { dropout_factors_avx2(tile); }
+  static void cap_scores(const CapTile& tile) { cap_scores_avx2(tile); }
 
-  /// Probabilities p = exp(scores - lse) and ds = p (dp - delta) scale in place of the scores s and
-  /// of dp. `lse` is in units of log2.
+  /// Probabilities p = exp(scores - lse) times keep and ds = p (dp keep - delta) slope scale in
+  /// place of the scores s and of dp. `lse` is in units of log2.
   PENTATRON_AVX2 static void softmax_backward(float* s, float* dp, int64_t keys, int64_t key,
                                               const Visibility& visible, float factor, float scale,
-                                              const float* lse, const float* delta, uint16_t*,
-                                              uint16_t*, uint32_t*) {
-    const __m256 f = _mm256_set1_ps(factor), by = _mm256_set1_ps(scale);
+                                              const ScoreFactors& factors, const float* lse,
+                                              const float* delta, uint16_t*, uint16_t*, uint32_t*) {
+    const __m256 f = _mm256_set1_ps(factor);
     for (int v = 0; v < kVectors; ++v) {
       const __m256 offset = _mm256_loadu_ps(lse + kLanes * v);
       const __m256 d = _mm256_loadu_ps(delta + kLanes * v);
-      float *const p = s + column(v, kKeys), *const ds = dp + column(v, kKeys);
       for (int64_t r = 0; r < keys; ++r) {
         const __m256 lanes = lanes_of(visible.of(key + r) >> (kLanes * v));
-        const __m256 e = exp2_ps(_mm256_fmsub_ps(_mm256_loadu_ps(p + kHalf * r), f, offset));
-        const __m256 x = _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(ds + kHalf * r), d), by);
-        _mm256_storeu_ps(p + kHalf * r, _mm256_and_ps(lanes, e));
-        _mm256_storeu_ps(ds + kHalf * r, _mm256_and_ps(lanes, _mm256_mul_ps(e, x)));
+        const int64_t at = column(v, kKeys) + kHalf * r;
+        const __m256 e = exp2_ps(_mm256_fmsub_ps(_mm256_loadu_ps(s + at), f, offset));
+        __m256 by = _mm256_set1_ps(scale), kept = e, x = _mm256_loadu_ps(dp + at);
+        if (factors.slope != nullptr) by = _mm256_mul_ps(by, _mm256_loadu_ps(factors.slope + at));
+        if (factors.keep != nullptr) {
+          const __m256 keep = _mm256_loadu_ps(factors.keep + at);
+          kept = _mm256_mul_ps(e, keep);
+          x = _mm256_mul_ps(x, keep);
+        }
+        x = _mm256_mul_ps(_mm256_sub_ps(x, d), by);
+        _mm256_storeu_ps(s + at, _mm256_and_ps(lanes, kept));
+        _mm256_storeu_ps(dp + at, _mm256_and_ps(lanes, _mm256_mul_ps(e, x)));
       }
     }
   }
@@ -267,8 +278,8 @@ template <class T> class Avx2Products {
   }
   template <bool kAll>
   PENTATRON_AVX2 static void step(float* s, int64_t keys, int64_t key, const Visibility& visible,
-                                  int v, float factor, float* top, float* sum, float* o,
-                                  int64_t rows) {
+                                  int v, float factor, const float* keep, float* top, float* sum,
+                                  float* o, int64_t rows) {
     const __m256 f = _mm256_set1_ps(factor);
     const auto lanes = [&](int64_t r)
                            PENTATRON_AVX2 { return lanes_of(visible.of(key + r) >> (kLanes * v)); };
@@ -294,6 +305,7 @@ template <class T> class Avx2Products {
       __m256 p = exp2_ps(_mm256_fmsub_ps(_mm256_loadu_ps(s + kHalf * r), f, offset));
       if constexpr (!kAll) p = _mm256_and_ps(p, lanes(r));
       total = _mm256_add_ps(total, p);
+      if (keep != nullptr) p = _mm256_mul_ps(p, _mm256_loadu_ps(keep + kHalf * r));
       _mm256_storeu_ps(s + kHalf * r, p);
     }
     _mm256_storeu_ps(sum + kLanes * v, total);
