@@ -4,6 +4,8 @@
 
 #include <atomic>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 namespace pentatron::nn {
 
 static std::atomic<HostReadHook> hook = nullptr;
@@ -19,6 +21,23 @@ static void count(const std::source_location& where) {
 at::Tensor host_values(const at::Tensor& x, const std::source_location& where) {
   count(where);
   return x.to(at::kCPU).contiguous();
+}
+
+HostCopy::HostCopy(const at::Tensor& x, const std::source_location& where) {
+  count(where);
+  if (x.is_cpu()) {
+    host_ = x.contiguous();
+    return;
+  }
+  host_ = at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(true));
+  host_.copy_(x, /*non_blocking=*/true);
+  copied_.emplace(x.device().type());
+  copied_->record(c10::impl::VirtualGuardImpl(x.device().type()).getStream(x.device()));
+}
+
+at::Tensor HostCopy::values() const {
+  if (copied_) copied_->synchronize();
+  return host_;
 }
 
 at::Tensor rows_where(const at::Tensor& mask, const std::source_location& where) {

@@ -3,9 +3,11 @@
 /// ways. docs/gpu.md lists who reads, and when.
 #pragma once
 
+#include <optional>
 #include <source_location>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 
 namespace pentatron::nn {
 
@@ -14,7 +16,20 @@ namespace pentatron::nn {
 at::Tensor host_values(const at::Tensor& x,
                        const std::source_location& where = std::source_location::current());
 
-/// A tensor of one element; the same.
+/// The same in two parts: the copy sets off at once, and only values() waits, so that the device
+/// computes on between the two.
+class HostCopy {
+ public:
+  explicit HostCopy(const at::Tensor& x,
+                    const std::source_location& where = std::source_location::current());
+  at::Tensor values() const;
+
+ private:
+  at::Tensor host_;
+  std::optional<c10::Event> copied_;
+};
+
+/// A tensor of one element; the same as host_values().
 template <class T>
 T host_value(const at::Tensor& x,
              const std::source_location& where = std::source_location::current()) {

@@ -1,6 +1,7 @@
 /// A CUDA device without a GPU: tensors of `cuda:0` that have addresses and no content. Operators
 /// of LibTorch on them compute shapes, are recorded (launches.h) and do nothing, but for copies of
-/// few elements. Linked into a program, it is there; libtorch_cuda must not be.
+/// few elements and operators on few whole numbers. Linked into a program, it is there;
+/// libtorch_cuda must not be.
 #pragma once
 
 #include <cstdint>

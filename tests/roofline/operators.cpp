@@ -306,6 +306,32 @@ at::Tensor nonzero(const at::Tensor& x) {
   return rows;
 }
 
+bool all_few_integers(const std::vector<at::Tensor>& tensors) {
+  return !tensors.empty() && std::ranges::all_of(tensors, [](const at::Tensor& x) {
+    return c10::isIntegralType(x.scalar_type(), /*includeBool=*/true) && x.numel() <= kCopied;
+  });
+}
+
+/// Runs an operator on the bytes of its tensors, for its results on the host.
+torch::jit::Stack run_on_host(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  torch::jit::Stack host;
+  for (const c10::IValue& value : torch::jit::last(stack, op.schema().arguments().size())) {
+    if (value.isTensor() && value.toTensor().defined())
+      host.emplace_back(on_host(value.toTensor()));
+    else if (value.isTensorList()) {
+      std::vector<at::Tensor> list;
+      for (const at::Tensor& x : value.toTensorVector()) list.push_back(on_host(x));
+      host.emplace_back(list);
+    } else if (value.isDevice())
+      host.emplace_back(c10::Device(at::kCPU));
+    else
+      host.push_back(value);
+  }
+  const DeviceAccess access;
+  op.callBoxed(&host);
+  return host;
+}
+
 void run_recorded(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const Call call(op, *stack);
@@ -316,6 +342,18 @@ void run_recorded(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
       const at::Tensor src = call.at("src").toTensor();
       const DeviceAccess access;
       on_host(call.written[0]).copy_(on_host(src));
+    } else if (call.name() == "arange") { // into a tensor without elements yet
+      const at::Tensor numbers = at::arange(call.at("start").toScalar(), call.at("end").toScalar(),
+                                            call.at("step").toScalar(), at::kLong);
+      const at::Tensor& out = call.written[0];
+      const at::Tensor whole = at::empty({numbers.numel()}, out.options().dtype(out.scalar_type()));
+      out.unsafeGetTensorImpl()->set_storage_keep_dtype(whole.storage());
+      out.unsafeGetTensorImpl()->set_sizes_contiguous(whole.sizes());
+      const DeviceAccess access;
+      on_host(out).copy_(numbers);
+    } else if (all_few_integers(call.written) &&
+               (call.read.empty() || all_few_integers(call.read))) {
+      run_on_host(op, *stack);
     }
     std::vector<c10::IValue> results;
     const auto values = torch::jit::last(*stack, count);
@@ -328,26 +366,32 @@ void run_recorded(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
     for (c10::IValue& result : results) stack->push_back(std::move(result));
     return;
   }
-  torch::jit::Stack meta = results_of(call);
-  if (meta.empty()) {
-    for (const c10::IValue& value : torch::jit::last(*stack, count)) meta.push_back(meta_of(value));
-    op.callBoxed(&meta);
+  const bool computed = all_few_integers(call.read);
+  torch::jit::Stack made = computed ? run_on_host(op, *stack) : results_of(call);
+  if (made.empty()) {
+    for (const c10::IValue& value : torch::jit::last(*stack, count)) made.push_back(meta_of(value));
+    op.callBoxed(&made);
   }
   std::vector<at::Tensor> results;
-  for (c10::IValue& value : meta) {
+  const auto keep = [&](const at::Tensor& x) {
+    if (!x.defined()) return x;
+    results.push_back(on_device(x));
+    const DeviceAccess access;
+    if (computed) on_host(results.back()).copy_(x);
+    return results.back();
+  };
+  for (c10::IValue& value : made) {
     if (value.isTensor()) {
-      value = on_device(value.toTensor());
-      if (value.toTensor().defined()) results.push_back(value.toTensor());
+      value = keep(value.toTensor());
     } else if (value.isTensorList()) {
       std::vector<at::Tensor> list;
-      for (const at::Tensor& x : value.toTensorVector()) list.push_back(on_device(x));
-      results.insert(results.end(), list.begin(), list.end());
+      for (const at::Tensor& x : value.toTensorVector()) list.push_back(keep(x));
       value = list;
     }
   }
   record_call(call, results);
   torch::jit::drop(*stack, count);
-  for (c10::IValue& value : meta) stack->push_back(std::move(value));
+  for (c10::IValue& value : made) stack->push_back(std::move(value));
 }
 
 } // namespace pentatron::roofline

@@ -4,7 +4,9 @@
 
 #include <map>
 
+#include "pentatron/kernels/common/build.h"
 #include "pentatron/kernels/rows/rows.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/ops/low_precision.h"
 #include "pentatron/nn/ops/matmul.h"
@@ -81,7 +83,23 @@ void low_precision_products(const at::Tensor& out, const at::Tensor& x,
   }
 }
 
-/// The matrix's gradient += dy^T x over its ranges, and that of its bias.
+/// The ends for grouped_product() on x's device; undefined: one product for each range. LibTorch
+/// has its kernel in bf16 for GPUs of capability 9.x and 10.x; on others it waits for the host.
+at::Tensor ends_for_product(const at::Tensor& x, const std::vector<RowRange>& ranges,
+                            const Param& weight) {
+  constexpr int64_t kAligned = 8; // elements in 16 bytes
+  if (!x.is_cuda() || x.scalar_type() != at::kBFloat16 || weight.low_precision || weight.in_int8 ||
+      !x.is_contiguous() || weight.shape()[1] % kAligned != 0 || weight.shape()[2] % kAligned != 0)
+    return {};
+  const int capability = kernels::gpu_capability(x.device().index());
+  if (capability < 90 || capability >= 110) return {};
+  const at::Tensor ends = ends_of(ranges, weight.shape()[0], x.size(0));
+  return ends.defined() ? to_device(ends, x.device()) : ends;
+}
+
+/// The matrix's gradient += dy^T x over its ranges, and that of its bias. On GPUs too one product
+/// for each range: LibTorch's grouped product rounds results to bf16, and gradients are summed in
+/// fp32.
 class GroupedWgrad final : public WgradTask {
  public:
   GroupedWgrad(at::Tensor dy, at::Tensor x, at::Tensor bias_scale, std::vector<RowRange> ranges,
@@ -162,6 +180,26 @@ at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::
   return y;
 }
 
+at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& ends,
+                           bool transposed) {
+  return at::_grouped_mm(x, transposed ? weight : weight.transpose(1, 2), ends);
+}
+
+at::Tensor ends_of(const std::vector<RowRange>& ranges, int64_t matrices, int64_t rows) {
+  at::Tensor ends = at::empty({matrices}, at::kInt);
+  auto* const end = ends.mutable_data_ptr<int32_t>();
+  int64_t matrix = 0, behind = 0;
+  for (const RowRange& range : ranges) {
+    if (range.rows == 0) continue;
+    if (range.matrix < matrix || range.begin != behind) return {};
+    while (matrix < range.matrix) end[matrix++] = static_cast<int32_t>(behind);
+    behind += range.rows;
+    end[matrix++] = static_cast<int32_t>(behind);
+  }
+  while (matrix < matrices) end[matrix++] = static_cast<int32_t>(behind);
+  return behind == rows && rows > 0 ? ends : at::Tensor();
+}
+
 at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Param& weight,
                           Param* bias, const at::Tensor& bias_scale, const ForwardContext& ctx) {
   ctx.use(&weight);
@@ -170,14 +208,16 @@ at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Par
   at::Tensor y;
   {
     const NoAutograd guard;
-    y = for_ranges(ranges, x.size(0), weight.shape()[1], x.options());
+    const at::Tensor ends = ends_for_product(x, ranges, weight);
+    y = ends.defined() ? grouped_product(x.detach(), weight.value(), ends, false)
+                       : for_ranges(ranges, x.size(0), weight.shape()[1], x.options());
     if (weight.low_precision) low_precision_products(y, x.detach(), ranges, weight, false);
     for (const RowRange& range : ranges) {
       const at::Tensor out = y.narrow(0, range.begin, range.rows);
       const at::Tensor row_bias =
           bias != nullptr ? bias->value().select(0, range.matrix) : at::Tensor();
       const bool scaled = bias != nullptr && bias_scale.defined();
-      if (!weight.low_precision)
+      if (!weight.low_precision && !ends.defined())
         matmul_nt_into(out, x.detach().narrow(0, range.begin, range.rows),
                        weight.dense_matrix(range.matrix), scaled ? at::Tensor() : row_bias);
       else if (bias != nullptr && !scaled)
@@ -197,10 +237,12 @@ at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Par
            const at::Tensor dy = grads[0].contiguous();
            at::Tensor dx, dscale;
            if (wants_dx) {
-             dx = for_ranges(ranges, dy.size(0), weight.shape()[2], dy.options());
+             const at::Tensor ends = ends_for_product(dy, ranges, weight);
+             dx = ends.defined() ? grouped_product(dy, weight.value(), ends, true)
+                                 : for_ranges(ranges, dy.size(0), weight.shape()[2], dy.options());
              if (weight.low_precision) low_precision_products(dx, dy, ranges, weight, true);
              for (const RowRange& range : ranges)
-               if (!weight.low_precision)
+               if (!weight.low_precision && !ends.defined())
                  matmul_nn_into(dx.narrow(0, range.begin, range.rows),
                                 dy.narrow(0, range.begin, range.rows),
                                 weight.dense_matrix(range.matrix));

@@ -26,6 +26,16 @@ struct RowRange {
   int64_t matrix = 0, begin = 0, rows = 0;
 };
 
+/// LibTorch's product of rows side by side with a matrix for each group of them (`_grouped_mm`),
+/// for GPUs: one launch in place of one for each matrix.
+///   x [R, in], weight [E, out, in], ends [E] int32: behind the rows of each matrix -> [R, out]
+///   `transposed`: x [R, out] -> x W [R, in]
+at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& ends,
+                           bool transposed);
+/// The ends of `matrices` groups [E] int32 on the host; undefined unless each matrix has at most
+/// one range, they lie side by side in the matrices' order, and are all `rows`.
+at::Tensor ends_of(const std::vector<RowRange>& ranges, int64_t matrices, int64_t rows);
+
 /// Rows of each range times the transposed matrix of it: y[r] = x[r] W[m]^T + bias_scale[r] b[m].
 /// Ranges of a matrix are summed up in their order for its gradient. Rows in no range are zero.
 ///   x [R, in], weight [E, out, in], bias [E, out] or null, bias_scale [R] in the accumulate type

@@ -2,31 +2,17 @@
 
 #include <ATen/ATen.h>
 
+#include <numeric>
+
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/record.h"
+#include "pentatron/parallel/expert/order.h"
 
 namespace pentatron::parallel {
 
 namespace {
-
-/// How many choices each expert has. [E]
-at::Tensor counts_of(const at::Tensor& chosen, int64_t num_experts) {
-  at::Tensor counts = at::zeros({num_experts}, at::kLong);
-  const int64_t* const expert = chosen.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < chosen.numel(); ++i)
-    if (expert[i] >= 0) ++counts.mutable_data_ptr<int64_t>()[expert[i]];
-  return counts;
-}
-
-/// Where the choices of each expert begin, if they lie by expert. [E + 1]
-std::vector<int64_t> starts_of(const at::Tensor& counts) {
-  std::vector<int64_t> starts = {0};
-  for (int64_t e = 0; e < counts.size(0); ++e)
-    starts.push_back(starts.back() + counts.const_data_ptr<int64_t>()[e]);
-  return starts;
-}
 
 /// The rows of all ranks of the group, in order of ranks.
 at::Tensor gathered(const at::Tensor& own, const comm::Group& group, nn::Turns* turns) {
@@ -109,68 +95,71 @@ at::Tensor own_part(const at::Tensor& per_token, const TensorParallel& tp) {
 Dispatch::Dispatch(const at::Tensor& experts, int64_t num_experts, ExpertParallel parallel,
                    int64_t least)
     : parallel_(std::move(parallel)) {
-  const at::Tensor chosen = nn::host_values(experts);
+  const at::Tensor chosen = experts.contiguous();
   if (gathers())
     plan_all_gather(chosen, num_experts, least);
   else
     plan_all_to_all(chosen, num_experts, least);
   const int64_t k = chosen.size(1);
-  const at::Device device = experts.device();
-  source_ = nn::to_device(choice_.div(k, "floor"), device); // -1 stays -1
-  places_ = nn::to_device(values_places_.view({-1, k * values_places_.size(1)}), device);
-  choice_ = nn::to_device(choice_, device);
-  values_places_ = nn::to_device(values_places_, device);
+  source_ = choice_.div(k, "floor"); // -1 stays -1
+  places_ = values_places_.view({-1, k * values_places_.size(1)});
 }
 
 void Dispatch::plan_all_to_all(const at::Tensor& chosen, int64_t num_experts, int64_t least) {
-  const int64_t choices = chosen.numel();
-  const int64_t* const expert = chosen.const_data_ptr<int64_t>();
-  const at::Tensor counts = counts_of(chosen, num_experts).clamp_min_(least);
-
-  // By expert, and of one in order of tokens; the block of an ep rank once for each of its etp
-  // ranks.
-  const std::vector<int64_t> starts = starts_of(counts);
   const int64_t etp = parallel_.etp, local = parallel_.local_experts(num_experts);
-  choice_ = at::full({starts.back() * etp}, -1, at::kLong);
-  values_places_ = at::full({choices, etp}, -1, at::kLong);
-  int64_t* const choice_of = choice_.mutable_data_ptr<int64_t>();
-  int64_t* const place_of = values_places_.mutable_data_ptr<int64_t>();
-  std::vector<int64_t> next(starts.begin(), starts.end() - 1); // in order of experts
-  for (int64_t i = 0; i < choices; ++i) {
-    if (expert[i] < 0) continue;
-    const int64_t at = next[static_cast<size_t>(expert[i])]++;
-    const int64_t block = expert[i] / local * local;
-    const int64_t begin = starts[static_cast<size_t>(block)],
-                  rows = starts[static_cast<size_t>(block + local)] - begin;
-    for (int64_t q = 0; q < etp; ++q) {
-      const int64_t row = begin * etp + q * rows + (at - begin);
-      choice_of[row] = i;
-      place_of[i * etp + q] = row;
-    }
-  }
-  std::vector<int64_t> send, receive;
-  for (int64_t block = 0; block < num_experts; block += local)
-    send.insert(send.end(), static_cast<size_t>(etp),
-                starts[static_cast<size_t>(block + local)] - starts[static_cast<size_t>(block)]);
-
-  const at::Tensor all =
-      gathered(counts.unsqueeze(0), parallel_.group, parallel_.turns.get()); // [ranks, E]
+  const at::Tensor keys = chosen.flatten(), counts = counts_of_keys(keys, num_experts, least);
+  const nn::HostCopy all_counts(
+      gathered(counts.unsqueeze(0), parallel_.group, parallel_.turns.get())); // [ranks, E]
+  // By expert, and of one in order of tokens.
+  Order order = order_by_key(keys, counts, least);
+  if (etp > 1) order = repeated(order, keys, counts);
   const int64_t first =
       (planted("experts_of_another_rank") ? parallel_.group.rank() % parallel_.ep()
                                           : parallel_.group.rank() / etp) *
       local;
+
+  const at::Tensor all = all_counts.values();
+  const auto rows_of = [&](int64_t rank, int64_t expert) {
+    return all.const_data_ptr<int64_t>()[rank * num_experts + expert];
+  };
+  std::vector<int64_t> send, receive;
+  for (int64_t block = 0; block < num_experts; block += local) {
+    int64_t rows = 0;
+    for (int64_t e = block; e < block + local; ++e) rows += rows_of(parallel_.group.rank(), e);
+    send.insert(send.end(), static_cast<size_t>(etp), rows);
+  }
   int64_t begin = 0;
   for (int64_t rank = 0; rank < all.size(0); ++rank) {
     int64_t from_rank = 0;
     for (int64_t e = 0; e < local; ++e) {
-      const int64_t rows = all.const_data_ptr<int64_t>()[rank * num_experts + first + e];
+      const int64_t rows = rows_of(rank, first + e);
       if (rows > 0) ranges_.push_back({.matrix = e, .begin = begin + from_rank, .rows = rows});
       from_rank += rows;
     }
     receive.push_back(from_rank);
     begin += from_rank;
   }
+  choice_ = order.thing.narrow(0, 0, std::accumulate(send.begin(), send.end(), int64_t{0}));
+  values_places_ = order.place.view({-1, etp});
   exchange_ = Exchange::rows(std::move(send), std::move(receive), parallel_.group, parallel_.turns);
+}
+
+/// The block of an ep rank once for each of its etp ranks.
+Order Dispatch::repeated(const Order& order, const at::Tensor& keys,
+                         const at::Tensor& counts) const {
+  const int64_t etp = parallel_.etp, local = counts.numel() / parallel_.ep(),
+                places = order.thing.numel() * etp;
+  const at::Tensor rows = counts.view({-1, local}).sum(1), begin = rows.cumsum(0) - rows;
+  const at::Tensor block = keys.clamp_min(0).div(local, "floor");
+  const at::Tensor in_block = order.place - begin.index_select(0, block);
+  const at::Tensor none = (keys < 0).unsqueeze(1);
+  const at::Tensor copy = at::arange(etp, keys.options()).unsqueeze(0);
+  const at::Tensor place = (begin.index_select(0, block) * etp + in_block).unsqueeze(1) +
+                           copy * rows.index_select(0, block).unsqueeze(1); // [C, etp]
+  const at::Tensor thing = at::full({places + 1}, -1, keys.options());
+  const at::Tensor things = at::arange(keys.numel(), keys.options()).unsqueeze(1);
+  thing.scatter_(0, place.masked_fill(none, places).flatten(), things.expand_as(place).flatten());
+  return {place.masked_fill(none, -1), thing.narrow(0, 0, places)};
 }
 
 void Dispatch::plan_all_gather(const at::Tensor& chosen, int64_t num_experts, int64_t least) {
@@ -179,36 +168,30 @@ void Dispatch::plan_all_gather(const at::Tensor& chosen, int64_t num_experts, in
   const int64_t each =
       *comm::all_reduce(at::full({1}, tokens, at::kLong), comm::ReduceOp::kMax, group)
            .const_data_ptr<int64_t>();
-  at::Tensor padded = at::full({each, k}, -1, at::kLong);
+  const at::Tensor padded = at::full({each, k}, -1, chosen.options());
   padded.narrow(0, 0, tokens).copy_(chosen);
   const at::Tensor all = gathered(padded, group, parallel_.turns.get()); // [ranks each, k]
 
   // By expert, of one by rank, and of one rank in order of tokens.
   const int64_t local = parallel_.local_experts(num_experts),
-                first = group.rank() / parallel_.etp * local;
-  std::vector<std::vector<int64_t>> rows(static_cast<size_t>(local)); // choices of each expert
-  const int64_t* const expert = all.const_data_ptr<int64_t>();
-  for (int64_t rank = 0; rank < group.size(); ++rank) {
-    std::vector<size_t> begins;
-    for (const auto& of_expert : rows) begins.push_back(of_expert.size());
-    for (int64_t i = rank * each * k; i < (rank + 1) * each * k; ++i)
-      if (expert[i] >= first && expert[i] < first + local)
-        rows[static_cast<size_t>(expert[i] - first)].push_back(i);
-    for (size_t e = 0; e < rows.size(); ++e)
-      rows[e].resize(std::max(rows[e].size(), begins[e] + static_cast<size_t>(least)), -1);
-  }
-  std::vector<int64_t> choices;
+                first = group.rank() / parallel_.etp * local, ranks = group.size();
+  const at::Tensor expert = all.view({ranks, each * k}) - first,
+                   rank = at::arange(ranks, all.options()).unsqueeze(1);
+  const at::Tensor keys =
+      (expert * ranks + rank).masked_fill_((expert < 0).logical_or_(expert >= local), -1).flatten();
+  const at::Tensor counts = counts_of_keys(keys, local * ranks, least);
+  const nn::HostCopy own_counts(counts.view({local, ranks}).sum(1)); // of each expert
+  const Order order = order_by_key(keys, counts, least);
+
+  const at::Tensor rows_of = own_counts.values();
+  int64_t begin = 0;
   for (int64_t e = 0; e < local; ++e) {
-    const auto& of_expert = rows[static_cast<size_t>(e)];
-    if (!of_expert.empty())
-      ranges_.push_back({.matrix = e, .begin = std::ssize(choices), .rows = std::ssize(of_expert)});
-    choices.insert(choices.end(), of_expert.begin(), of_expert.end());
+    const int64_t rows = rows_of.const_data_ptr<int64_t>()[e];
+    if (rows > 0) ranges_.push_back({.matrix = e, .begin = begin, .rows = rows});
+    begin += rows;
   }
-  choice_ = at::tensor(choices, at::kLong);
-  values_places_ = at::full({all.numel(), 1}, -1, at::kLong);
-  for (size_t row = 0; row < choices.size(); ++row)
-    if (choices[row] >= 0)
-      values_places_.mutable_data_ptr<int64_t>()[choices[row]] = static_cast<int64_t>(row);
+  choice_ = order.thing.narrow(0, 0, begin);
+  values_places_ = order.place.view({-1, 1});
   exchange_ = Exchange::gather(tokens, each, group, parallel_.turns);
 }
 

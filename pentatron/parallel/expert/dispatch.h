@@ -8,6 +8,9 @@
 /// Rows of an expert lie in order of source rank and token. Results are added up in the order of
 /// choices and etp ranks (alltoall), or of choices on each rank and then of ranks (allgather).
 ///
+/// Choices stay on their device. The host waits for the counts of rows alone, in one copy that sets
+/// off before the device orders the rows.
+///
 /// Collectives: all-gathers of counts or choices, and an exchange each way in forward and backward.
 #pragma once
 
@@ -25,6 +28,8 @@
 #include "pentatron/parallel/tensor/tensor_parallel.h"
 
 namespace pentatron::parallel {
+
+struct Order;
 
 /// Spelled as Megatron's --moe-token-dispatcher-type.
 enum class DispatchKind : uint8_t { kAllToAll, kAllGather };
@@ -85,6 +90,7 @@ class Dispatch {
  private:
   void plan_all_to_all(const at::Tensor& experts, int64_t num_experts, int64_t least);
   void plan_all_gather(const at::Tensor& experts, int64_t num_experts, int64_t least);
+  Order repeated(const Order& order, const at::Tensor& keys, const at::Tensor& counts) const;
   bool gathers() const { return parallel_.kind == DispatchKind::kAllGather; }
 
   ExpertParallel parallel_;
