@@ -214,6 +214,16 @@ at::Tensor Moe::of_all(const at::Tensor& x, const nn::ForwardContext& ctx) const
   return y + (shared.defined() ? shared : of_shared(x, ctx));
 }
 
+/// Rows that this rank's tokens send to experts. A limit may drop some and is likely not to where
+/// loads are about equal: they count. With padding there are as many as experts can take.
+int64_t Moe::sent_rows(const MoeOptions& o, int64_t tokens) {
+  if (o.capacity.factor == 0) return tokens * o.router.top_k;
+  const int64_t all =
+      o.router.experts *
+      parallel::expert_capacity(tokens, o.router.top_k, o.router.experts, o.capacity.factor);
+  return o.capacity.pad ? all : std::min(all, tokens * o.router.top_k);
+}
+
 /// Weights of choices travel with the rows, in the accumulate type; counts or choices go ahead of
 /// them. In backward gradients of the sums leave, and those of rows and weights come back.
 nn::ExchangeCost Moe::exchange_cost(const MoeOptions& o, const nn::LayerShape& shape) {
@@ -232,7 +242,8 @@ nn::ExchangeCost Moe::exchange_cost(const MoeOptions& o, const nn::LayerShape& s
             .forward_count = 5,
             .backward_count = 3};
   } else if (ranks > 1) {
-    const double rows = own * k * shape.etp * others / ranks;
+    const auto sent = static_cast<double>(sent_rows(o, shape.own_tokens()));
+    const double rows = sent * shape.etp * others / ranks;
     cost = {.forward_bytes =
                 rows * (2 * row + acc) + others * kNumber * static_cast<double>(o.router.experts),
             .backward_bytes = rows * (2 * row + acc),
@@ -248,10 +259,11 @@ nn::ExchangeCost Moe::exchange_cost(const MoeOptions& o, const nn::LayerShape& s
 }
 
 nn::Cost Moe::cost(const MoeOptions& o, const nn::LayerShape& shape) {
-  const int64_t own = shape.own_tokens(), k = o.router.top_k, rows = own * k, e = o.router.experts;
+  const int64_t own = shape.own_tokens(), k = o.router.top_k, rows = own * k, e = o.router.experts,
+                sent = sent_rows(o, own);
   const int64_t h = o.expert.hidden, width = o.latent > 0 ? o.latent : h;
   // Of this rank's parts of experts, with equal loads.
-  const int64_t arrived = rows * shape.etp, f = o.expert.ffn / shape.etp,
+  const int64_t arrived = sent * shape.etp, f = o.expert.ffn / shape.etp,
                 up = o.expert.gated ? 2 * f : f;
   nn::Cost cost;
   cost.forward_gemm_flops =

@@ -52,6 +52,7 @@ class Moe {
   static nn::Cost cost(const MoeOptions& options, const nn::LayerShape& shape);
 
  private:
+  static int64_t sent_rows(const MoeOptions& options, int64_t tokens);
   static nn::ExchangeCost exchange_cost(const MoeOptions& options, const nn::LayerShape& shape);
   at::Tensor of_experts(const parallel::Dispatch::Arrived& arrived,
                         const parallel::Dispatch& dispatch, const nn::ForwardContext& ctx) const;
