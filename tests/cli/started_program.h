@@ -39,7 +39,9 @@ class StartedProgram : public testing::Test {
     const std::string out = folder / "out", err = folder / "err", here = folder;
     const pid_t child = ::fork();
     if (child == 0) {
-      // Only what is safe between fork and exec.
+      // Only what is safe between fork and exec. Signals as in a terminal: nohup ignores some, and
+      // programs keep what they inherit.
+      for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) ::signal(number, SIG_DFL);
       const int to = ::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
       const int errors = ::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
       if (::chdir(here.c_str()) != 0 || ::dup2(to, STDOUT_FILENO) < 0 ||
