@@ -33,11 +33,14 @@ const fs::path kHfModels = fs::path(PENTATRON_TEST_DATA) / "hf_tiny";
 class HfImport : public testing::Test {
  protected:
   /// The config of a model with some members changed; null removes one.
-  std::string error_with(const std::string& model, const Json& changes) {
+  HfModel with_changes(const std::string& model, const Json& changes) {
     Json json = read_json(kHfModels / model / "config.json");
     json.merge_patch(changes);
     std::ofstream(folder / "config.json") << json;
-    return error_of([&] { read_hf_config(folder); });
+    return read_hf_config(folder);
+  }
+  std::string error_with(const std::string& model, const Json& changes) {
+    return error_of([&] { with_changes(model, changes); });
   }
   std::string load_error(const std::string& model) {
     const HfModel hf = read_hf_config(kHfModels / model);
@@ -105,10 +108,20 @@ TEST_F(HfImport, RefusesWhatChangesAnEncodersNumbers) {
   relu["hidden_act"] = "relu"; // the head of samples has no activation of the model's
   EXPECT_NO_THROW(parse_hf_config(relu, "config.json"));
   EXPECT_THAT(error_with("t5", {{"architectures", {"T5EncoderModel"}}}),
-              HasSubstr("the architecture T5EncoderModel"));
+              AllOf(HasSubstr("the architecture T5EncoderModel"),
+                    HasSubstr("try: save the whole model, with "
+                              "T5ForConditionalGeneration.save_pretrained(DIR)")));
   EXPECT_THAT(error_with("t5", {{"pad_token_id", 3000}}), HasSubstr("decoder_pad_token=3000"));
   EXPECT_THAT(error_with("t5", {{"feed_forward_proj", "gated-tanh"}, {"dense_act_fn", nullptr}}),
-              HasSubstr("dense_act_fn=tanh"));
+              HasSubstr("feed_forward_proj=gated-tanh"));
+  // Also where another key names the function.
+  for (const char* mlp : {"foo", "gated-foo", "relu-gated", "gated-relu2"})
+    EXPECT_THAT(error_with("t5", {{"feed_forward_proj", mlp}}),
+                AllOf(HasSubstr(fmt::format("feed_forward_proj={} is not supported", mlp)),
+                      HasSubstr("try: feed_forward_proj=NAME, with a gate gated-NAME, NAME one of "
+                                "relu, gelu, ")));
+  for (const char* mlp : {"relu", "gated-gelu", "gated-silu"})
+    EXPECT_NO_THROW(with_changes("t5", {{"feed_forward_proj", mlp}})) << mlp;
   EXPECT_THAT(error_with("t5", {{"relative_attention_max_distance", 16}}),
               HasSubstr("relative_attention_max_distance=16"));
 }
@@ -405,6 +418,31 @@ TEST_F(HfImport, NamesTensorsThatDoNotFit) {
     fs::resize_file(folder / "model.safetensors", size);
     EXPECT_THAT(load_error("llama"), HasSubstr("model.safetensors"));
   }
+}
+
+/// A prefix may be missing where transformers leaves it out, and nowhere else.
+TEST_F(HfImport, NamesWithoutAPrefixAreThoseOfTheFamily) {
+  const auto without = [&](const std::string& model, const std::string& prefix) {
+    fs::copy_file(kHfModels / model / "config.json", folder / "config.json",
+                  fs::copy_options::overwrite_existing);
+    std::map<std::string, at::Tensor> tensors;
+    for (const auto& [name, tensor] : weights_of(model))
+      tensors[name.starts_with(prefix) ? name.substr(prefix.size()) : name] = tensor;
+    write_tensors(folder / "model.safetensors", tensors);
+    return open_hf_model(folder);
+  };
+  EXPECT_NO_THROW(without("llama", "model."));
+  EXPECT_NO_THROW(without("gpt2", "transformer."));
+  EXPECT_NO_THROW(without("bert_masked_lm", "bert."));
+  EXPECT_NO_THROW(without("roberta_masked_lm", "roberta."));
+  for (const auto& [model, prefix, missing] :
+       {std::tuple{"llama", "lm_head.", "lm_head.weight"},
+        {"bert_masked_lm", "cls.", "cls.predictions.bias"},
+        {"t5", "decoder.", "decoder.final_layer_norm.weight"},
+        {"t5", "encoder.", "encoder.block.0.layer.0.SelfAttention.q.weight"}})
+    EXPECT_THAT(error_of([&] { without(model, prefix); }),
+                HasSubstr(std::string(missing) + " is missing"))
+        << model << " without " << prefix;
 }
 
 TEST_F(HfImport, TiesOnlyWhatIsEqual) {

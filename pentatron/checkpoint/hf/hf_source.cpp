@@ -58,33 +58,20 @@ at::Tensor rows_of(const WeightMapEntry& entry, const StoredTensor& tensor, int6
   return as_parameter(entry, to_tensor(*tensor.values, /*borrow=*/true)).narrow(0, begin, rows);
 }
 
-/// The name, without the "transformer." that files of the first GPT-2 lack, and as files of the
-/// first BERT name norms, and transformers 4 the bias of an output layer of its own.
-std::vector<std::string> spellings(const std::string& name) {
-  std::vector<std::string> all = {name, name.substr(name.find('.') + 1)};
-  for (const auto& [now, then] :
-       {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"},
-        std::pair{".LayerNorm.bias", ".LayerNorm.beta"}, std::pair{".decoder.bias", ".bias"}})
-    if (name.ends_with(now))
-      all.push_back(name.substr(0, name.size() - std::string_view(now).size()) + then);
-  return all;
-}
-
 constexpr const char* kOutputLayer = "lm_head.weight"; ///< of decoders and T5
 
 class HfSource final : public ModelSource {
  public:
   HfSource(const fs::path& folder, HfModel model, ModelPurpose purpose)
-      : ModelSource({}), files_(folder) {
+      : ModelSource({}), files_(folder), family_(find_family(model.family)) {
     const bool said_tied = !model.config.untie_embeddings_and_output_weights;
     const bool without_head = model.without_head && files_.find(kOutputLayer) == nullptr;
-    const Family* const family = find_family(model.family);
     if ((without_head && purpose == ModelPurpose::kHiddenStates) ||
-        (family != nullptr && family->tensors_decide_tying))
+        (family_ != nullptr && family_->tensors_decide_tying))
       model.config.untie_embeddings_and_output_weights = false;
-    if (family != nullptr && family->fit != nullptr)
-      family->fit([&](std::string_view name) { return files_.find(name) != nullptr; },
-                  model.config);
+    if (family_ != nullptr && family_->fit != nullptr)
+      family_->fit([&](std::string_view name) { return files_.find(name) != nullptr; },
+                   model.config);
     if (untie_what_differs(model) && said_tied)
       log::shared_warning("{}: the weights of the embedding and of the output layer differ, so "
                           "they are not tied, as in transformers",
@@ -122,7 +109,7 @@ class HfSource final : public ModelSource {
     for (const WeightMapEntry& entry : weight_map(untied)) {
       const bool input = entry.param == "embedding.word.weight";
       if (!input && entry.param != "output.weight") continue;
-      for (const std::string& name : spellings(entry.hf))
+      for (const std::string& name : spellings_of(entry.hf))
         if (const SafeTensor* const tensor = files_.find(name)) (input ? words : output) = tensor;
     }
     model.config.untie_embeddings_and_output_weights =
@@ -130,9 +117,13 @@ class HfSource final : public ModelSource {
     return model.config.untie_embeddings_and_output_weights;
   }
 
+  std::vector<std::string> spellings_of(const std::string& name) const {
+    return family_ == nullptr ? std::vector{name} : spellings(*family_, name);
+  }
+
   /// Finds a tensor under its name or another spelling.
   const SafeTensor* find(const std::string& name, std::set<std::string>& used) {
-    for (const std::string& candidate : spellings(name)) {
+    for (const std::string& candidate : spellings_of(name)) {
       const SafeTensor* const tensor = files_.find(candidate);
       if (tensor == nullptr) continue;
       used.insert(candidate);
@@ -145,7 +136,7 @@ class HfSource final : public ModelSource {
   /// Of a second copy in the files; transformers does not tie what differs.
   bool differs(const SafeTensor& copy, const std::string& original) const {
     if (original.empty()) return false;
-    for (const std::string& name : spellings(original))
+    for (const std::string& name : spellings_of(original))
       if (const SafeTensor* const tensor = files_.find(name))
         return tensor->dtype != copy.dtype || !std::ranges::equal(tensor->data, copy.data);
     return false;
@@ -223,6 +214,7 @@ class HfSource final : public ModelSource {
   }
 
   SafetensorsFolder files_;
+  const Family* family_;
   std::deque<StoredTensor> stored_; // whose addresses stay
   PartsByParam<StoredTensor> parts_;
 };

@@ -265,6 +265,14 @@ bool is_extra_of_roberta(std::string_view name, const ModelConfig& c) {
          !(c.head == ModelHead::kNone && c.pooler);
 }
 
+/// As files of the first BERT name norms, and transformers 4 the bias of an output layer of its
+/// own.
+std::vector<std::pair<std::string_view, std::string_view>> older_endings() {
+  return {{".LayerNorm.weight", ".LayerNorm.gamma"},
+          {".LayerNorm.bias", ".LayerNorm.beta"},
+          {".decoder.bias", ".bias"}};
+}
+
 } // namespace
 
 Family bert_family() {
@@ -274,6 +282,8 @@ Family bert_family() {
           .read = read_bert,
           .write = write_encoder,
           .names = name_bert,
+          .base_prefix = "bert.",
+          .older_endings = older_endings(),
           .padding_token = 0,
           .fit = fit_bert,
           .is_extra = is_extra_of_bert,
@@ -290,6 +300,8 @@ Family roberta_family() {
           .read = read_roberta,
           .write = write_roberta,
           .names = name_roberta,
+          .base_prefix = "roberta.",
+          .older_endings = older_endings(),
           .padding_token = 1,
           .fit = fit_roberta,
           .is_extra = is_extra_of_roberta,

@@ -3,7 +3,9 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -40,6 +42,10 @@ class ConfigReader {
   std::string where_;
 };
 
+/// The names of the activation functions that MLPs with and without a gate may have.
+std::vector<std::string_view> gated_activation_names();
+/// None: there is no such function here.
+std::optional<models::ActivationFunction> find_activation(std::string_view name, bool gated);
 /// The activation function that `key` names, or `otherwise` without it; throws ConfigError for one
 /// that does not exist here.
 models::ActivationFunction read_activation(const ConfigReader& in, const char* key,

@@ -17,6 +17,16 @@ std::span<const Family> families() {
   return all;
 }
 
+std::vector<std::string> spellings(const Family& family, const std::string& name) {
+  std::vector<std::string> all = {name};
+  if (!family.base_prefix.empty() && name.starts_with(family.base_prefix))
+    all.push_back(name.substr(family.base_prefix.size()));
+  for (const auto& [now, then] : family.older_endings)
+    if (name.ends_with(now))
+      all.push_back(name.substr(0, name.size() - now.size()) + std::string(then));
+  return all;
+}
+
 const Family* find_family(std::string_view model_type) {
   const auto found = std::ranges::find(families(), model_type, &Family::model_type);
   return found == families().end() ? nullptr : &*found;
@@ -31,19 +41,52 @@ std::string family_list() {
   return text;
 }
 
+namespace {
+
+struct ActivationName {
+  std::string_view name;
+  models::ActivationFunction plain;
+  std::optional<models::ActivationFunction> gated;
+};
+
+std::span<const ActivationName> known_activations() {
+  using A = models::ActivationFunction;
+  static constexpr ActivationName kAll[] = {
+      {"relu", A::kRelu, A::kReGlu},
+      {"gelu", A::kGelu, A::kGeGlu},
+      {"gelu_python", A::kGelu, A::kGeGlu},
+      {"gelu_new", A::kGeluTanh, A::kGeGluTanh},
+      {"gelu_pytorch_tanh", A::kGeluTanh, A::kGeGluTanh},
+      {"gelu_python_tanh", A::kGeluTanh, A::kGeGluTanh},
+      {"gelu_accurate", A::kGeluTanh, A::kGeGluTanh},
+      {"gelu_fast", A::kGeluTanh, A::kGeGluTanh}, // has sqrt(2 / pi) to ten digits
+      {"quick_gelu", A::kQuickGelu, A::kQuickGeGlu},
+      {"silu", A::kSilu, A::kSwiGlu},
+      {"swish", A::kSilu, A::kSwiGlu},
+      {"relu2", A::kSquaredRelu, std::nullopt}};
+  return kAll;
+}
+
+} // namespace
+
+std::vector<std::string_view> gated_activation_names() {
+  std::vector<std::string_view> names;
+  for (const ActivationName& activation : known_activations())
+    if (activation.gated) names.push_back(activation.name);
+  return names;
+}
+
+std::optional<models::ActivationFunction> find_activation(std::string_view name, bool gated) {
+  const auto all = known_activations();
+  const auto found = std::ranges::find(all, name, &ActivationName::name);
+  if (found == all.end()) return std::nullopt;
+  return gated ? found->gated : found->plain;
+}
+
 models::ActivationFunction read_activation(const ConfigReader& in, const char* key,
                                            const std::string& otherwise, bool gated) {
-  using A = models::ActivationFunction;
   const auto name = in.get<std::string>(key, otherwise);
-  if (name == "silu" || name == "swish") return gated ? A::kSwiGlu : A::kSilu;
-  if (name == "gelu" || name == "gelu_python") return gated ? A::kGeGlu : A::kGelu;
-  // gelu_fast has sqrt(2 / pi) to ten digits.
-  for (const char* tanh :
-       {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate", "gelu_fast"})
-    if (name == tanh) return gated ? A::kGeGluTanh : A::kGeluTanh;
-  if (name == "relu") return gated ? A::kReGlu : A::kRelu;
-  if (!gated && name == "relu2") return A::kSquaredRelu;
-  if (name == "quick_gelu") return gated ? A::kQuickGeGlu : A::kQuickGelu;
+  if (const auto found = find_activation(name, gated)) return *found;
   in.refuse(fmt::format("{}={}{}", key, name, gated ? " in a gated MLP" : ""));
 }
 

@@ -67,6 +67,11 @@ struct Family {
   /// express are left out; make_hf_config() detects them by reading the result.
   Json (*write)(const models::ModelConfig& c);
   void (*names)(const models::ModelConfig& c, TensorNames& out);
+  /// How names of tensors begin that files of a model without a head may shorten by this much;
+  /// empty: no file does.
+  std::string_view base_prefix = "model.";
+  /// How older files end names: {as now, as then}.
+  std::vector<std::pair<std::string_view, std::string_view>> older_endings = {};
   /// Other names of keys of config.json, as in transformers' attribute_map: {other, own}.
   std::vector<std::pair<const char*, const char*>> aliases = {};
   /// What a config.json without pad_token_id means, -1 for no padding; none: transformers gives the
@@ -91,6 +96,9 @@ struct Family {
   /// Of a second copy of a tensor, the name of the first; empty for other tensors. May be null.
   std::string (*original_of)(std::string_view name, const models::ModelConfig& c) = nullptr;
 };
+
+/// The names that files of the family may have for a tensor, its own first.
+std::vector<std::string> spellings(const Family& family, const std::string& name);
 
 /// In the order in which an export tries them.
 std::span<const Family> families();

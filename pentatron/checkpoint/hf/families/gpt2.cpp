@@ -76,6 +76,7 @@ Family gpt2_family() {
       .read = read_gpt2,
       .write = write_gpt2,
       .names = name_gpt2,
+      .base_prefix = "transformer.",
       .aliases = {{"hidden_size", "n_embd"},
                   {"max_position_embeddings", "n_positions"},
                   {"num_attention_heads", "n_head"},

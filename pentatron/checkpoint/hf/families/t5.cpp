@@ -2,6 +2,8 @@
 /// Source: Raffel et al. 2020 (arXiv:1910.10683).
 #include "pentatron/checkpoint/hf/families/all.h"
 
+#include <fmt/ranges.h>
+
 namespace pentatron::checkpoint {
 
 namespace {
@@ -14,6 +16,10 @@ models::ActivationFunction read_mlp(const ConfigReader& in) {
   const bool gated = mlp.starts_with("gated-");
   // "gated-gelu" is the approximation with tanh, by history.
   const std::string name = mlp == "gated-gelu" ? "gelu_new" : gated ? mlp.substr(6) : mlp;
+  if (!find_activation(name, gated))
+    in.refuse("feed_forward_proj=" + mlp,
+              fmt::format("feed_forward_proj=NAME, with a gate gated-NAME, NAME one of {}",
+                          fmt::join(gated_activation_names(), ", ")));
   return read_activation(in, "dense_act_fn", name, in.get<bool>("is_gated_act", gated));
 }
 
@@ -25,7 +31,8 @@ void require_task(const ConfigReader& in) {
     return;
   const std::string name = found->front().get<std::string>();
   if (name != "T5ForConditionalGeneration" && name != "T5WithLMHeadModel" && name != "T5Model")
-    in.refuse("the architecture " + name);
+    in.refuse("the architecture " + name,
+              "save the whole model, with T5ForConditionalGeneration.save_pretrained(DIR)");
 }
 
 ModelConfig read_t5(const ConfigReader& in) {
@@ -142,6 +149,7 @@ Family t5_family() {
           .read = read_t5,
           .write = write_t5,
           .names = name_t5,
+          .base_prefix = "",
           .aliases = {{"hidden_size", "d_model"},
                       {"num_attention_heads", "num_heads"},
                       {"num_hidden_layers", "num_layers"},
