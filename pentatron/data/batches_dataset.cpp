@@ -343,8 +343,9 @@ class BatchesDataset::Reader {
       }
       if (std::find(end, row + width, 1) != row + width)
         raise<DataError>("{}: row {} of step {} of {} is not one run of ones with zeros around it, "
-                         "which is the only kind of mask that is supported",
-                         d_.name_, n % d_.batch_size_, n / d_.batch_size_, name);
+                         "which is the only kind of mask that is supported\n  try: {} and the "
+                         "other tensors with the padding of that row at its end",
+                         d_.name_, n % d_.batch_size_, n / d_.batch_size_, name, name);
       ranges.push_back({begin - row, end - row});
     }
     return ranges;

@@ -11,7 +11,9 @@
 #include "pentatron/data/gpt/data_paths.h"
 #include "pentatron/data/objectives/bert_dataset.h"
 #include "pentatron/data/objectives/classification_dataset.h"
+#include "pentatron/data/objectives/open_t5.h"
 #include "pentatron/data/objectives/t5_dataset.h"
+#include "pentatron/data/sft/sft_dataset.h"
 
 namespace pentatron::data {
 
@@ -125,6 +127,17 @@ std::optional<DatasetType> type_for_text(const std::vector<BatchField>& wanted) 
        {DatasetType::kText, DatasetType::kBert, DatasetType::kT5, DatasetType::kClassification})
     if (can_give(type, wanted)) return type;
   return std::nullopt;
+}
+
+int64_t target_length(const DatasetConfig& config, int64_t input_length) {
+  switch (config.type) {
+  case DatasetType::kT5:
+    return t5_target_length(config, input_length);
+  case DatasetType::kSft:
+    return sft_target_length(config, input_length);
+  default:
+    return input_length;
+  }
 }
 
 void check_fields(const DatasetConfig& config, const std::vector<BatchField>& wanted) {

@@ -1,6 +1,8 @@
-/// Whether a type of dataset gives what a model reads, known before any file is read.
+/// Whether a type of dataset gives what a model reads, and how long its sequences are, known before
+/// any file is read.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -18,6 +20,9 @@ std::vector<BatchField> given_fields(const DatasetConfig& config,
 bool can_give(DatasetType type, const std::vector<BatchField>& wanted);
 /// The type that makes them of text; none: only ready batches have them.
 std::optional<DatasetType> type_for_text(const std::vector<BatchField>& wanted);
+
+/// Tokens in the decoder's sequence of a sample whose first sequence has up to `input_length`.
+int64_t target_length(const DatasetConfig& config, int64_t input_length);
 
 /// Throws ConfigError for a field of `wanted` that the dataset does not give, with the settings of
 /// a dataset that gives all of them.

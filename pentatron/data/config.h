@@ -114,6 +114,11 @@ struct DatasetConfig {
   std::string pad_token;
   std::string eos_token;
 
+  /// Whether samples are pairs of texts with a label of the pair.
+  bool has_pairs() const {
+    return type == DatasetType::kBert && bert_binary_head != BinaryHead::kNone;
+  }
+
   void validate(config::Violations& violations, std::string_view path) const;
 
   static constexpr auto fields() {

@@ -12,9 +12,7 @@
 #include "pentatron/data/batches_dataset.h"
 #include "pentatron/data/check_fields.h"
 #include "pentatron/data/gpt/data_paths.h"
-#include "pentatron/data/objectives/open_t5.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"
-#include "pentatron/data/sft/sft_dataset.h"
 #include "pentatron/models/model.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/adapters.h"
@@ -116,8 +114,8 @@ void check_pairs(const Config& config, config::Violations& violations) {
   using data::BinaryHead;
   constexpr const char* kKey = "dataset.bert_binary_head";
   const BinaryHead pairs = config.dataset.bert_binary_head;
-  if (config.dataset.type != data::DatasetType::kBert || config.model.binary_head ||
-      config.model.head != models::ModelHead::kMaskedLm || pairs == BinaryHead::kNone ||
+  if (!config.dataset.has_pairs() || config.model.binary_head ||
+      config.model.head != models::ModelHead::kMaskedLm ||
       pairs == data::DatasetConfig{}.bert_binary_head)
     return;
   violations.add(kKey,
@@ -197,10 +195,7 @@ std::vector<int64_t> stream_lengths(const Config& config) {
     }
     return lengths;
   }
-  if (config.dataset.type == data::DatasetType::kSft && streams > 1)
-    lengths.back() = data::sft_target_length(config.dataset, config.train.seq_length);
-  if (config.dataset.type == data::DatasetType::kT5)
-    lengths.back() = data::t5_target_length(config.dataset, config.train.seq_length);
+  if (streams > 1) lengths.back() = data::target_length(config.dataset, config.train.seq_length);
   return lengths;
 }
 

@@ -250,7 +250,14 @@ TEST_F(Batches, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(error(bert_fields()), HasSubstr("next_sentence_label is I64 [2, 2], not [batch]"));
   ints("next_sentence_label", {2}, {0, 1});
   ints("attention_mask", {2, 3}, {1, 1, 1, 1, 0, 1});
-  EXPECT_THAT(error(bert_fields()), HasSubstr("row 1 of step 0 of attention_mask is not one run"));
+  EXPECT_THAT(error(bert_fields()),
+              AllOf(HasSubstr("row 1 of step 0 of attention_mask is not one run"),
+                    HasSubstr("try: attention_mask and the other tensors with the padding of that "
+                              "row at its end")));
+  ints("attention_mask", {2, 3}, {1, 1, 1, 1, 1, 0});
+  ints("labels", {2, 3}, {1, 2, 3, 4, 6, -100});
+  EXPECT_NO_THROW(batch(bert_fields()));
+  ints("labels", {2, 3}, {1, 2, 3, 4, 5, 6});
   ints("attention_mask", {2, 3}, {1, 1, 1, 1, 1, 1});
   ints("position_ids", {2, 3}, {0, 1, 2, 2, 7, 8});
   std::vector<BatchField> fields = bert_fields();

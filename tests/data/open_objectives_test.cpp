@@ -160,6 +160,55 @@ TEST_F(OpenObjectives, NextSentenceNeedsAnotherText) {
   EXPECT_THAT(make_batch(*sets.validation, ids).ints("next_sentence_label"), Each(0));
 }
 
+/// What is logged while the data are opened.
+std::string said_of(const DatasetConfig& config, const DatasetContext& context) {
+  testing::internal::CaptureStderr();
+  open_datasets(config, context);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST_F(OpenObjectives, PairsOfACorpusWithoutSentencesAreTold) {
+  for (const auto& [name, sentences] : {std::pair{"whole", 1}, {"cut", 2}}) {
+    IndexedWriter writer(folder.string() + "/" + name, {});
+    for (int32_t d = 0; d < 20; ++d) {
+      for (int s = 0; s < sentences; ++s) writer.add_sequence(std::vector<int32_t>(30, d));
+      writer.end_document();
+    }
+    writer.commit();
+  }
+  DatasetConfig c = config(DatasetType::kBert);
+  c.path = folder.string() + "/whole";
+  const std::string said = said_of(c, context());
+  EXPECT_THAT(said, AllOf(HasSubstr("whole has no boundaries of sentences: each of its 20 "
+                                    "documents is one sequence"),
+                          HasSubstr("try: a corpus made with pentatron preprocess "
+                                    "--split-sentences, or model.binary_head=false and "
+                                    "dataset.bert_binary_head=none")));
+  EXPECT_EQ(said.find("warning"), said.rfind("warning")) << said; // train and validation
+  c.bert_binary_head = BinaryHead::kNone;
+  EXPECT_EQ(said_of(c, context()), "");
+  c.bert_binary_head = BinaryHead::kSentenceOrder;
+  c.path = folder.string() + "/cut";
+  EXPECT_EQ(said_of(c, context()), "");
+}
+
+TEST_F(OpenObjectives, T5TellsOfTargetsThatLeaveInputsShort) {
+  stream = "encoder";
+  DatasetConfig c = config(DatasetType::kT5);
+  EXPECT_EQ(said_of(c, context()), "");
+  c.decoder_seq_length = 9;
+  EXPECT_THAT(said_of(c, context()),
+              AllOf(HasSubstr("dataset.decoder_seq_length=9 leaves room for 40 tokens in each "
+                              "input, the other 88 of train.seq_length=128 are padding"),
+                    HasSubstr("try: dataset.decoder_seq_length=29, or train.seq_length=40")));
+  c.decoder_seq_length = 29;
+  EXPECT_EQ(said_of(c, context()), "");
+  c.decoder_seq_length = 9;
+  DatasetContext shorter = context();
+  shorter.sequence_length = 40;
+  EXPECT_EQ(said_of(c, shorter), "");
+}
+
 TEST_F(OpenObjectives, SpecialTokensMayBeNamed) {
   const auto named = [&](DatasetType type, std::string DatasetConfig::*key, std::string value) {
     stream = type == DatasetType::kT5 ? "encoder" : "tokens";

@@ -122,6 +122,8 @@ class Models(unittest.TestCase):
         tree = lambda path, line: models.violations(Tree(**{**self.HEADER, **families, path: line}).root)
         asked = "pentatron/checkpoint/gguf/a.cpp"
         self.assertEqual(len(tree("pentatron/trainer/a.cpp", "if (c.type == models::ModelType::kT5) {\n")), 1)
+        self.assertEqual(len(tree("pentatron/trainer/a.cpp", "if (c.type == data::DatasetType::kT5) {\n")), 1)
+        self.assertEqual(tree("pentatron/trainer/a.cpp", "if (c.type == data::DatasetType::kSft) {\n"), [])
         self.assertEqual(len(tree(asked, 'if (family == "gemma2") {\n')), 1)
         self.assertEqual(len(tree("pentatron/cli/a.cpp", 'if (type == "t5") {\n')), 1)
         self.assertEqual(tree(asked, '"a gemma2 file"; // "gemma2"\n'), [])

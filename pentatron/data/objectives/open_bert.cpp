@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/log.h"
 #include "pentatron/data/gpt/blend.h"
 #include "pentatron/data/gpt/named_corpora.h"
 #include "pentatron/data/objectives/bert_dataset.h"
@@ -71,6 +72,20 @@ Datasets bert_from_text(const DatasetConfig& config, const DatasetContext& conte
   return sets;
 }
 
+/// Tells once of corpora whose documents are one sequence each: they are not cut into sentences.
+void tell_whole_documents(const NamedCorpora& corpora) {
+  for (const auto& [prefix, corpus] : corpora.opened()) {
+    if (corpus->num_documents() == 0 || corpus->num_sequences() != corpus->num_documents())
+      continue;
+    log::shared_warning(
+        "{} has no boundaries of sentences: each of its {} is one sequence, so the two texts of a "
+        "pair are cut anywhere\n  try: a corpus made with pentatron preprocess --split-sentences, "
+        "or model.binary_head=false and dataset.bert_binary_head=none",
+        prefix, counted(corpus->num_documents(), "document"));
+    return;
+  }
+}
+
 Datasets bert_from_corpora(const DatasetConfig& config, const DatasetContext& context,
                            const BertDataset::Options& options) {
   NamedCorpora corpora(config);
@@ -98,6 +113,7 @@ Datasets bert_from_corpora(const DatasetConfig& config, const DatasetContext& co
                      ? parts[0]
                      : std::make_shared<BlendedSamples>(parts, normalized(std::move(weights)));
   }
+  if (config.has_pairs()) tell_whole_documents(corpora);
   corpora.describe(sets);
   sets.summary = counted(std::ssize(corpora.opened()), "indexed corpus", "indexed corpora");
   for (const auto& [prefix, data] : corpora.opened()) {

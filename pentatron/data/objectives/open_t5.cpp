@@ -1,6 +1,8 @@
 #include "pentatron/data/objectives/open_t5.h"
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/base/log.h"
 #include "pentatron/data/gpt/data_paths.h"
 #include "pentatron/data/objectives/special_tokens.h"
 #include "pentatron/data/objectives/t5_dataset.h"
@@ -16,6 +18,20 @@ T5Dataset::Options options_of(const DatasetConfig& config, int64_t input_length)
           .noise_density = config.mask_prob,
           .mean_noise_span_length = config.mean_noise_span_length,
           .seed = config.seed};
+}
+
+/// A target is never cut: with short ones, less text is in a sample.
+void tell_short_inputs(const T5Dataset::Options& options) {
+  T5Dataset::Options full = options;
+  full.target_length = T5Dataset::full_target_length(options);
+  const int64_t filled = T5Dataset::filled_input_length(options);
+  if (filled >= T5Dataset::filled_input_length(full)) return;
+  log::shared_warning(
+      "dataset.decoder_seq_length={} leaves room for {} in each input, the other {} "
+      "of train.seq_length={} are padding\n  try: dataset.decoder_seq_length={}, or "
+      "train.seq_length={}",
+      options.target_length, counted(filled, "token"), options.input_length - filled,
+      options.input_length, full.target_length, filled);
 }
 
 } // namespace
@@ -50,6 +66,7 @@ Datasets open_t5(const DatasetConfig& config, const DatasetContext& context) {
                            : fmt::format("train.seq_length={}", context.sequence_length),
                        by_target ? "dataset.decoder_seq_length=0" : "train.seq_length=16");
   }
+  tell_short_inputs(options);
   Datasets sets;
   const TokenDatasets tokens = open_tokens(plain, whole, sets);
   sets.summary += special.summary();

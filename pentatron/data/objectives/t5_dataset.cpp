@@ -61,6 +61,13 @@ int64_t T5Dataset::raw_length(const Options& options) {
                         options.mean_noise_span_length);
 }
 
+int64_t T5Dataset::filled_input_length(const Options& options) {
+  const int64_t raw = raw_length(options);
+  const NoiseCounts noise =
+      noise_counts(raw, options.noise_density, options.mean_noise_span_length);
+  return raw - noise.tokens + noise.spans + 1;
+}
+
 T5Dataset::T5Dataset(std::shared_ptr<const TokenDataset> plain, const Options& options)
     : plain_(std::move(plain)), options_(options), raw_length_(raw_length(options)),
       stream_(options.seed, "t5 spans"), streams_{{"encoder", options.input_length},

@@ -48,6 +48,8 @@ class T5Dataset final : public Dataset {
                     const SampleView& view);
   /// What fields() are; `pad` fills inputs.
   static std::vector<BatchField> fields_with(double pad = 0);
+  /// The length of the inputs of all samples, without padding.
+  static int64_t filled_input_length(const Options& options);
   /// The length of the target that belongs to inputs of `options.input_length`.
   static int64_t full_target_length(const Options& options);
 
