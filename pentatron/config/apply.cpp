@@ -4,6 +4,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
+#include "pentatron/config/common_names.h"
 #include "pentatron/config/config.h"
 #include "pentatron/config/paths.h"
 #include "pentatron/config/value.h"
@@ -81,8 +82,9 @@ class Applier {
         parsed.cause = "is out of range: it must be " + range_text(type, entry.traits);
       if (!fits) parsed.suggestion.clear();
     }
-    std::string suggestion;
-    if (!parsed.suggestion.empty()) suggestion = fmt::format("{}={}", path, parsed.suggestion);
+    std::string suggestion(settings_of_common_value(path, node.text));
+    if (suggestion.empty() && !parsed.suggestion.empty())
+      suggestion = fmt::format("{}={}", path, parsed.suggestion);
     if (suggestion.empty() && shown(node) == "null") suggestion = "remove " + path;
     if (suggestion.empty() && entry.type->kind != Kind::kEnum) // what it was before
       suggestion = fmt::format("{}={}", path, format_value(*entry.type, read_entry(entry, object)));

@@ -177,6 +177,29 @@ constexpr CommonName kCommonNames[] = {
     {"", "zero", "ddp.zero_stage"},
 };
 
+/// Kinds of models that other programs know, and the type here.
+struct CommonValue {
+  std::string_view path, value, settings;
+};
+
+constexpr std::string_view kDecoder = "model.type=gpt, or --hf DIR for a Hugging Face model";
+
+constexpr CommonValue kCommonValues[] = {
+    {"model.type", "decoder", kDecoder},
+    {"model.type", "gemma", kDecoder},
+    {"model.type", "gpt2", kDecoder},
+    {"model.type", "llama", kDecoder},
+    {"model.type", "mistral", kDecoder},
+    {"model.type", "mixtral", kDecoder},
+    {"model.type", "qwen2", kDecoder},
+    {"model.type", "qwen3", kDecoder},
+    {"model.type", "encoder", "model.type=bert, or --hf DIR for a Hugging Face model"},
+    {"model.type", "roberta",
+     "model.type=bert model.num_tokentypes=1 model.position_offset=2 model.binary_head=false "
+     "dataset.bert_binary_head=none, or --hf DIR for a Hugging Face model"},
+    {"model.type", "flan-t5", "model.type=t5, or --hf DIR for a Hugging Face model"},
+};
+
 std::string_view listed(std::string_view section, std::string_view name) {
   for (const CommonName& known : kCommonNames)
     if (known.section == section && known.name == name) return known.setting;
@@ -187,6 +210,12 @@ std::string_view listed(std::string_view section, std::string_view name) {
 
 std::span<const CommonName> common_names() {
   return kCommonNames;
+}
+
+std::string_view settings_of_common_value(std::string_view path, std::string_view value) {
+  for (const CommonValue& known : kCommonValues)
+    if (known.path == path && known.value == value) return known.settings;
+  return {};
 }
 
 std::string_view setting_of_common_name(std::string_view typed) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -10,6 +11,7 @@
 #include "pentatron/config/common_names.h"
 #include "pentatron/config/config.h"
 #include "pentatron/config/megatron_names.h"
+#include "pentatron/models/presets.h"
 #include "pentatron/trainer/config.h"
 
 namespace pentatron::trainer {
@@ -70,6 +72,33 @@ TEST(CommonNames, LeadToSettingsAndAreNoKeys) {
     config::apply_override(config, name + "=1", violations);
     EXPECT_THAT(violations.text(), HasSubstr("try: " + std::string(setting))) << name;
   }
+}
+
+TEST(CommonNames, OfKindsOfModelsLeadToTheirTypes) {
+  const auto said = [](const std::string& assignment) {
+    Config config;
+    config::Violations violations;
+    config::apply_override(config, assignment, violations);
+    return violations.text();
+  };
+  const std::string roberta = said("model.type=roberta");
+  EXPECT_THAT(roberta, testing::AllOf(HasSubstr("model.type=roberta is not one of gpt, bert, t5"),
+                                      HasSubstr("--hf DIR")));
+  // What is told makes the model of the preset, but for its sizes.
+  Config told;
+  config::Violations violations;
+  std::istringstream words(roberta.substr(roberta.find("try: ") + 5));
+  for (std::string word; words >> word && word.find('=') != std::string::npos;) {
+    if (word.ends_with(',')) word.pop_back();
+    config::apply_override(told, word, violations);
+  }
+  EXPECT_TRUE(violations.empty()) << violations.text();
+  const models::ModelConfig& preset = models::preset("roberta_base");
+  EXPECT_EQ(told.model.type, preset.type);
+  EXPECT_EQ(told.model.num_tokentypes, preset.num_tokentypes);
+  EXPECT_EQ(told.model.position_offset, preset.position_offset);
+  EXPECT_EQ(told.model.binary_head, preset.binary_head);
+  EXPECT_THAT(said("model.type=llama"), HasSubstr("try: model.type=gpt, or --hf DIR"));
 }
 
 TEST(CommonNames, OfOneSectionComeBeforeThoseOfAny) {
