@@ -1,10 +1,13 @@
 // The verbs that make corpora and look at them, as a user runs them.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -186,6 +189,101 @@ TEST_F(CorpusVerbs, InspectTakesSettingsOfExamples) {
               HasSubstr("is a setting for --sft"));
   EXPECT_THAT(run("inspect samples --prefix a --index 0 1 2>&1", 2),
               HasSubstr("takes no argument 1\n  try: several samples separated by commas"));
+}
+
+/// `text` with the first thing in braces behind each masked token in its place.
+std::string restored(const std::string& marked) {
+  std::string text;
+  for (size_t at = 0; at < marked.size();) {
+    const size_t open = marked.find('{', at), close = marked.find('}', at);
+    if (open == std::string::npos) return text + marked.substr(at);
+    const std::string target = marked.substr(open + 1, close - open - 1);
+    // As many tokens as bytes: [MASK], or a byte.
+    size_t begin = open;
+    for (size_t i = 0; i < target.size(); ++i)
+      begin -= marked.substr(0, begin).ends_with("[MASK]") ? 6 : 1;
+    text += marked.substr(at, begin - at) + target;
+    at = close + 1;
+  }
+  return text;
+}
+
+TEST_F(CorpusVerbs, InspectShowsSamplesOfBert) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += fmt::format("{{\"text\": \"Alpha {} is here. Beta {} is there.\"}}\n", i, i);
+  write("text.jsonl", lines);
+  write("run.yaml", "model: {type: bert, num_layers: 2}\n"
+                    "dataset: {type: bert, path: text.jsonl, bert_binary_head: sentence_order}\n"
+                    "train: {seq_length: 64, train_iters: 5}\n");
+  bool swapped = false, in_order = false;
+  std::istringstream out(run("inspect samples run.yaml --index 0,1,2,3,4,5,6,7 --text"));
+  int64_t index = 0;
+  for (std::string line; std::getline(out, line); ++index) {
+    const Json sample = parse_json(line, "output");
+    EXPECT_EQ(sample.at("index"), index);
+    const size_t tokens = sample.at("tokens").size();
+    ASSERT_EQ(sample.at("learned").size(), tokens);
+    ASSERT_EQ(sample.at("token_types").size(), tokens);
+    EXPECT_LE(tokens, 64u);
+    EXPECT_EQ(sample.at("tokens")[0], 258) << "[CLS] of bytes";
+    const auto learned = sample.at("learned").get<std::vector<int>>();
+    EXPECT_EQ(std::ssize(sample.at("targets")), std::ranges::count(learned, 1));
+    EXPECT_GT(std::ranges::count(learned, 1), 0);
+    const auto text = sample.at("text").get<std::string>();
+    EXPECT_THAT(text, AllOf(StartsWith("[CLS]"), testing::EndsWith("[SEP]")));
+    const bool odd = sample.at("next_sentence_label") == 1;
+    EXPECT_EQ(sample.at("pair"), odd ? "swapped" : "in order");
+    const std::string whole = restored(sample.at("marked_text").get<std::string>());
+    if (whole.find("Alpha") == std::string::npos || whole.find("Beta") == std::string::npos)
+      continue; // shorter
+    EXPECT_EQ(whole.find("Alpha") > whole.find("Beta"), odd) << whole;
+    (odd ? swapped : in_order) = true;
+  }
+  EXPECT_EQ(index, 8);
+  EXPECT_TRUE(swapped && in_order);
+  // Settings say the same, also of one text.
+  const std::string single =
+      "inspect samples dataset.type=bert dataset.path=text.jsonl dataset.bert_binary_head=none "
+      "--index 3 ";
+  EXPECT_EQ(run(single + "train.seq_length=64 tokenizer.path=bytes"),
+            run(single + "--sequence-length 64 --tokenizer bytes"));
+  EXPECT_FALSE(parse_json(run(single), "output").contains("pair"));
+}
+
+TEST_F(CorpusVerbs, InspectShowsSamplesOfT5) {
+  std::string text;
+  for (int i = 0; i < 99; ++i) text += fmt::format("Sentence {} of a text. ", i);
+  write("text.txt", text);
+  const std::string samples =
+      "inspect samples dataset.type=t5 dataset.path=text.txt train.seq_length=64 ";
+  const Json sample = parse_json(run(samples + "--index 2 --text"), "output");
+  EXPECT_EQ(sample.at("input").size(), 64u);
+  EXPECT_EQ(sample.at("target")[0], 258) << "<extra_id_0> of bytes";
+  // Target and input together are a piece of the text.
+  std::string whole = sample.at("input_text"), target = sample.at("target_text");
+  int spans = 0;
+  for (;; ++spans) {
+    const std::string mark = fmt::format("<extra_id_{}>", spans);
+    if (whole.find(mark) == std::string::npos) break;
+    ASSERT_THAT(target, StartsWith(mark));
+    const size_t end =
+        std::min(target.find(fmt::format("<extra_id_{}>", spans + 1)), target.find("<|end"));
+    whole.replace(whole.find(mark), mark.size(), target.substr(mark.size(), end - mark.size()));
+    target.erase(0, std::min(end, target.size()));
+  }
+  EXPECT_GT(spans, 1);
+  whole.resize(std::min(whole.find("<|end"), whole.size()));
+  EXPECT_THAT(text, HasSubstr(whole));
+
+  EXPECT_THAT(run(samples + "--index 0 --seed 3 2>&1", 2), HasSubstr("try: dataset.seed=3"));
+  EXPECT_THAT(run(samples + "--index 0 --order megatron 2>&1", 2),
+              HasSubstr("try: remove --order"));
+  EXPECT_THAT(run(samples + "--index 0 --part test 2>&1", 2), HasSubstr("try: --part train"));
+  EXPECT_THAT(run("inspect samples dataset.path=text.txt --index 0 2>&1", 2),
+              HasSubstr("does not read settings with dataset.type=text\n  try: "));
+  EXPECT_THAT(run(samples + "dataset.mask_prb=0.2 --index 0 2>&1", 2),
+              HasSubstr("try: dataset.mask_prob"));
 }
 
 TEST_F(CorpusVerbs, InspectTakesTheOrderOfARunAndSaysWhichItIs) {

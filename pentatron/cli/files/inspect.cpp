@@ -13,6 +13,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/cli/files/file_verbs.h"
+#include "pentatron/cli/files/objective_samples.h"
 #include "pentatron/cli/files/terminal.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/config.h"
@@ -28,12 +29,15 @@ namespace {
 
 struct SampleArguments {
   data::DatasetConfig dataset;       ///< what a run would use: its order, split and seed
-  std::vector<std::string> settings; ///< for `dataset`, with --sft
+  std::vector<std::string> settings; ///< for `dataset`, with --sft; of a run, without --prefix
   std::string prefix, sft, order{config::to_string(dataset.order)}, part = "train", tokenizer;
   int64_t sequence_length = 1024;
   std::optional<int64_t> num_samples;
   std::vector<int64_t> indices;
   bool text = false;
+  bool gives_length = false; ///< --sequence-length is given
+  /// Options for corpora alone that are given, and the settings that say the same; empty: none do.
+  std::vector<std::pair<std::string, std::string>> of_corpus;
 };
 
 /// What settings are for.
@@ -168,21 +172,39 @@ int print_examples(const SampleArguments& a) {
   return 0;
 }
 
+/// Samples with masked words or spans.
+int print_samples_of_run(const SampleArguments& a) {
+  if (!a.of_corpus.empty()) {
+    const auto& [option, key] = a.of_corpus.front();
+    raise<ConfigError>("{} has no effect on the settings of a run\n  try: {}", option,
+                       key.empty() ? "remove " + option : key);
+  }
+  ObjectiveSamples samples{
+      .settings = a.settings, .part = part_of(a.part), .indices = a.indices, .text = a.text};
+  if (!a.tokenizer.empty()) samples.settings.push_back("tokenizer.path=" + a.tokenizer);
+  if (a.gives_length)
+    samples.settings.push_back(fmt::format("train.seq_length={}", a.sequence_length));
+  print_objective_samples(samples);
+  return 0;
+}
+
 int print_samples(const SampleArguments& a) {
   for (const std::string& text : a.settings)
-    if (text.find('=') == std::string::npos)
+    if (text.find('=') == std::string::npos && !text.ends_with(".yaml") && !text.ends_with(".yml"))
       raise<ConfigError>(
           "inspect samples takes no argument {}\n  try: several samples separated by "
           "commas, such as --index 0,1",
           text);
   if (!a.sft.empty()) return print_examples(a);
-  if (!a.settings.empty())
+  if (!a.settings.empty() && !a.prefix.empty())
     raise<ConfigError>(
-        "{} is a setting for --sft, which is not given\n  try: options such as --seed",
+        "{} is a setting for --sft or of a run, but --prefix is given\n  try: options "
+        "such as --seed",
         a.settings.front());
+  if (!a.settings.empty()) return print_samples_of_run(a);
   if (a.prefix.empty())
-    throw ConfigError("inspect samples needs one of --prefix and --sft, but none is given\n  try: "
-                      "--prefix PREFIX");
+    throw ConfigError("inspect samples needs one of --prefix, --sft and the settings of a run, but "
+                      "none is given\n  try: --prefix PREFIX");
   if (!a.text && !a.tokenizer.empty())
     raise<ConfigError>("--tokenizer {} has no effect without --text\n  try: --text", a.tokenizer);
   if (a.text && a.tokenizer.empty())
@@ -236,8 +258,9 @@ int print_blend(const BlendArguments& a) {
 void add_samples(CLI::App& verb, Action& chosen) {
   auto a = std::make_shared<SampleArguments>();
   CLI::App* samples =
-      verb.add_subcommand("samples", "print the tokens of samples as JSON: of a corpus, or of "
-                                     "examples for fine-tuning");
+      verb.add_subcommand("samples", "print the tokens of samples as JSON: of a corpus, of "
+                                     "examples for fine-tuning, or of a run that trains BERT or "
+                                     "T5");
   CLI::Option* const prefix =
       samples->add_option("--prefix", a->prefix, "corpus: prefix of PREFIX.bin and PREFIX.idx");
   CLI::Option* const sft =
@@ -253,9 +276,11 @@ void add_samples(CLI::App& verb, Action& chosen) {
                                        "order of samples, like dataset.order: megatron or stable")
                           ->check(CLI::IsMember({"megatron", "stable"}))
                           ->capture_default_str());
-  samples->add_option("--sequence-length", a->sequence_length, "number of tokens in each sample")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  CLI::Option* const length =
+      samples
+          ->add_option("--sequence-length", a->sequence_length, "number of tokens in each sample")
+          ->check(CLI::PositiveNumber)
+          ->capture_default_str();
   of_corpus.push_back(
       samples
           ->add_option("--num-samples", a->num_samples,
@@ -271,11 +296,11 @@ void add_samples(CLI::App& verb, Action& chosen) {
           ->add_option("--split", a->dataset.split,
                        "proportions of training, validation and test data, like dataset.split")
           ->capture_default_str());
-  of_corpus.push_back(
-      samples->add_option("--part", a->part, "part of the data to print: train, valid or test")
-          ->check(CLI::IsMember({"train", "valid", "validation", "test"}))
-          ->capture_default_str());
   for (CLI::Option* const option : of_corpus) option->excludes(sft);
+  samples->add_option("--part", a->part, "part of the data to print: train, valid or test")
+      ->check(CLI::IsMember({"train", "valid", "validation", "test"}))
+      ->capture_default_str()
+      ->excludes(sft);
   samples
       ->add_option("--index", a->indices,
                    "numbers of the samples to print, counted from 0, separated by commas")
@@ -288,11 +313,26 @@ void add_samples(CLI::App& verb, Action& chosen) {
                       "with --text and --sft: the tokenizer, a file or folder, or bytes");
   samples->add_option(
       "config", a->settings,
-      fmt::format("with --sft: key=value settings, of {}", fmt::join(kExampleKeys, ", ")));
-  samples->footer("example:\n"
+      fmt::format("with --sft: key=value settings, of {}; without --sft and --prefix: a run with "
+                  "dataset.type=bert or t5, as a YAML file or key=value settings of dataset, "
+                  "tokenizer and train.seq_length",
+                  fmt::join(kExampleKeys, ", ")));
+  samples->footer("examples:\n"
                   "  pentatron inspect samples --prefix data/corpus_text_document "
-                  "--sequence-length 64 --index 0,1,2 --text --tokenizer bytes");
-  samples->callback([a, &chosen] { chosen = [a] { return print_samples(*a); }; });
+                  "--sequence-length 64 --index 0,1,2 --text --tokenizer bytes\n"
+                  "  pentatron inspect samples examples/bert.yaml --index 0,1 --text");
+  samples->callback([a, of_corpus, length, &chosen] {
+    a->gives_length = length->count() > 0;
+    for (const CLI::Option* const option : of_corpus) {
+      if (option->count() == 0) continue;
+      const std::string name = option->get_name();
+      const bool is_setting = name == "--seed" || name == "--split";
+      a->of_corpus.emplace_back(
+          name, is_setting ? fmt::format("dataset.{}={}", name.substr(2), option->as<std::string>())
+                           : "");
+    }
+    chosen = [a] { return print_samples(*a); };
+  });
 }
 
 } // namespace

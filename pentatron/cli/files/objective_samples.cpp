@@ -1,0 +1,243 @@
+#include "pentatron/cli/files/objective_samples.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <tuple>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/log.h"
+#include "pentatron/cli/files/terminal.h"
+#include "pentatron/config/config.h"
+#include "pentatron/data/batch.h"
+#include "pentatron/data/check_fields.h"
+#include "pentatron/data/objectives/objective_tokenizer.h"
+
+namespace pentatron::cli {
+
+namespace {
+
+using Tokens = std::vector<int64_t>;
+
+/// The part of a run's configuration that decides its samples.
+struct DataSettings {
+  struct Train {
+    int64_t seq_length = 256;
+    static constexpr auto fields() {
+      return std::tuple{
+          config::field("seq_length", &Train::seq_length, "number of tokens in each sample")
+              .size()};
+    }
+  };
+  data::DatasetConfig dataset;
+  data::TokenizerConfig tokenizer;
+  Train train;
+
+  static constexpr auto fields() {
+    using C = DataSettings;
+    return std::tuple{config::field("dataset", &C::dataset, "the data"),
+                      config::field("tokenizer", &C::tokenizer, "the tokenizer"),
+                      config::field("train", &C::train, "the length of samples")};
+  }
+};
+
+bool is_file(const std::string& setting) {
+  return setting.find('=') == std::string::npos;
+}
+
+DataSettings read_settings(const std::vector<std::string>& all) {
+  DataSettings settings;
+  config::Violations problems;
+  for (const std::string& setting : all) {
+    if (!is_file(setting)) {
+      config::apply_override(settings, setting, problems);
+      continue;
+    }
+    config::Violations of_run;
+    config::apply_file(settings, setting, of_run);
+    for (const config::Violation& v : of_run.list())
+      if (v.path.empty() || v.path == "train.seq_length" || v.path.starts_with("dataset.") ||
+          v.path.starts_with("tokenizer."))
+        problems.add_at(v.where, v.path, v.cause, v.suggestion);
+  }
+  problems.throw_if_any();
+  if (const std::string& path = settings.tokenizer.path; path == "bytes") {
+    settings.tokenizer.path.clear(); // as in a run
+    settings.tokenizer.type = data::TokenizerType::kBytes;
+  }
+  config::validate(settings, problems);
+  problems.throw_if_any();
+  return settings;
+}
+
+/// Text of tokens in pieces: each is what it adds to the text before it, because tokenizers write
+/// the first token of a text in another way.
+class Pieces {
+ public:
+  Pieces(const data::Tokenizer& tokenizer, Tokens tokens)
+      : tokenizer_(tokenizer), tokens_(std::move(tokens)) {}
+  std::string operator()(size_t begin, size_t end) const {
+    const std::string before = decode(0, begin), all = decode(0, end);
+    return all.starts_with(before) ? all.substr(before.size()) : decode(begin, end);
+  }
+
+ private:
+  std::string decode(size_t begin, size_t end) const {
+    return tokenizer_.decode_with_special(std::span(tokens_).subspan(begin, end - begin));
+  }
+  const data::Tokenizer& tokenizer_;
+  Tokens tokens_;
+};
+
+std::string green(const std::string& text) {
+  return fmt::format("\x1b[1;32m{}\x1b[0m", for_terminal(text));
+}
+
+/// Calls `take(begin, end)` for the longest runs of places that are all marked, or all not.
+template <class Take> void for_each_run(const std::vector<uint8_t>& marked, Take take) {
+  for (size_t begin = 0; begin < marked.size();) {
+    size_t end = begin;
+    while (end < marked.size() && marked[end] == marked[begin]) ++end;
+    take(begin, end);
+    begin = end;
+  }
+}
+
+/// Sample `field` without what stands for padding.
+Tokens real_tokens(const data::Batch& batch, const std::string& stream, const std::string& field) {
+  const Tokens& all = batch.ints(field);
+  const auto& real = batch.stream(stream).real;
+  const data::StreamRange range =
+      real.empty() ? data::StreamRange{0, std::ssize(all)} : real.front();
+  return {all.begin() + range.begin, all.begin() + range.end};
+}
+
+/// What stands at the places of a BERT sample that are learned, behind what the model reads there:
+/// "the [MASK]{loss} falls"; on a terminal in green.
+std::string marked_text(const data::Tokenizer& tokenizer, const Tokens& tokens,
+                        const Tokens& labels, const std::vector<uint8_t>& learned, bool colors) {
+  Tokens whole = tokens;
+  for (size_t i = 0; i < whole.size(); ++i)
+    if (learned[i] != 0) whole[i] = labels[i];
+  const Pieces reads(tokenizer, tokens), stood(tokenizer, whole);
+  std::string text;
+  for_each_run(learned, [&](size_t begin, size_t end) {
+    const std::string piece = reads(begin, end);
+    text += colors ? for_terminal(piece) : piece;
+    if (learned[begin] == 0) return;
+    const std::string target = fmt::format("{{{}}}", stood(begin, end));
+    text += colors ? green(target) : target;
+  });
+  return text;
+}
+
+/// The name of the second label of a BERT sample.
+std::string_view pair_name(data::BinaryHead head, bool odd) {
+  if (head == data::BinaryHead::kSentenceOrder) return odd ? "swapped" : "in order";
+  return odd ? "another text" : "next text";
+}
+
+void print_bert(int64_t index, const data::Batch& batch, const data::DatasetConfig& dataset,
+                const data::Tokenizer& tokenizer, bool text) {
+  const Tokens tokens = real_tokens(batch, "tokens", "input_ids"),
+               labels = real_tokens(batch, "tokens", "labels"),
+               types = real_tokens(batch, "tokens", "token_type_ids");
+  std::vector<uint8_t> learned;
+  Tokens targets;
+  for (const int64_t label : labels) {
+    learned.push_back(label >= 0 ? 1 : 0);
+    if (label >= 0) targets.push_back(label);
+  }
+  const auto pair = batch.fields.find("next_sentence_label");
+  const bool pairs = pair != batch.fields.end();
+  const bool odd = pairs && pair->second.ints.front() == 1;
+  if (text && on_terminal()) {
+    fmt::print("{}{}\n", marked_text(tokenizer, tokens, labels, learned, true),
+               pairs ? fmt::format(" ({})", pair_name(dataset.bert_binary_head, odd)) : "");
+    return;
+  }
+  fmt::print("{{\"index\":{},\"tokens\":[{}],\"token_types\":[{}],\"learned\":[{}],"
+             "\"targets\":[{}]",
+             index, fmt::join(tokens, ","), fmt::join(types, ","), fmt::join(learned, ","),
+             fmt::join(targets, ","));
+  if (pairs)
+    fmt::print(",\"next_sentence_label\":{},\"pair\":\"{}\"", odd ? 1 : 0,
+               pair_name(dataset.bert_binary_head, odd));
+  if (text)
+    fmt::print(",\"text\":{},\"marked_text\":{}", dump_json(tokenizer.decode_with_special(tokens)),
+               dump_json(marked_text(tokenizer, tokens, labels, learned, false)));
+  fmt::print("}}\n");
+}
+
+/// The input with its sentinels in green.
+std::string colored_input(const data::Tokenizer& tokenizer, const Tokens& tokens) {
+  std::vector<uint8_t> sentinels;
+  for (const int64_t token : tokens)
+    sentinels.push_back(tokenizer.token_name(token).starts_with("<extra_id_") ? 1 : 0);
+  const Pieces pieces(tokenizer, tokens);
+  std::string text;
+  for_each_run(sentinels, [&](size_t begin, size_t end) {
+    const std::string piece = pieces(begin, end);
+    text += sentinels[begin] != 0 ? green(piece) : for_terminal(piece);
+  });
+  return text;
+}
+
+void print_t5(int64_t index, const data::Batch& batch, const data::Tokenizer& tokenizer,
+              bool text) {
+  const Tokens input = real_tokens(batch, "encoder", "input_ids"),
+               target = real_tokens(batch, "decoder", "labels");
+  if (text && on_terminal()) {
+    fmt::print("input:  {}\ntarget: {}\n", colored_input(tokenizer, input),
+               green(tokenizer.decode_with_special(target)));
+    return;
+  }
+  fmt::print("{{\"index\":{},\"input\":[{}],\"target\":[{}]", index, fmt::join(input, ","),
+             fmt::join(target, ","));
+  if (text)
+    fmt::print(",\"input_text\":{},\"target_text\":{}",
+               dump_json(tokenizer.decode_with_special(input)),
+               dump_json(tokenizer.decode_with_special(target)));
+  fmt::print("}}\n");
+}
+
+} // namespace
+
+void print_objective_samples(const ObjectiveSamples& a) {
+  const DataSettings settings = read_settings(a.settings);
+  const data::DatasetConfig& dataset = settings.dataset;
+  const bool bert = dataset.type == data::DatasetType::kBert;
+  if (!bert && dataset.type != data::DatasetType::kT5)
+    raise<ConfigError>("inspect samples does not read settings with dataset.type={}\n  try: "
+                       "dataset.type=bert or dataset.type=t5, --prefix PREFIX for a corpus, or "
+                       "--sft FILE for fine-tuning",
+                       config::to_string(dataset.type));
+  const auto base = data::make_tokenizer(settings.tokenizer);
+  const auto tokenizer = data::with_objective_tokens(base, dataset);
+  data::Datasets sets = data::open_datasets(dataset, {.sequence_length = settings.train.seq_length,
+                                                      .vocab_size = tokenizer->vocab_size(),
+                                                      .fields = data::given_fields(dataset, {}),
+                                                      .tokenizer = base});
+  const std::shared_ptr<const data::Dataset> samples = sets[a.part];
+  if (samples == nullptr)
+    raise<ConfigError>("the {} part of the data has no sample\n  try: --part train, or another "
+                       "dataset.split than {}",
+                       data::name_of(a.part), dataset.split);
+  log::info("{}", sets.summary);
+  for (const int64_t index : a.indices) {
+    const data::Batch batch = data::make_batch(*samples, std::span(&index, 1));
+    if (bert)
+      print_bert(index, batch, dataset, *tokenizer, a.text);
+    else
+      print_t5(index, batch, *tokenizer, a.text);
+  }
+}
+
+} // namespace pentatron::cli
