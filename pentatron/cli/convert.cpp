@@ -131,7 +131,7 @@ checkpoint::ModelFormat format_from_name(const std::string& name) {
   raise<ConfigError>("--format {} is not a known format\n  try: pentatron, hf or gguf", name);
 }
 
-/// --quantize is a GGUF file of that type.
+/// --quantize is a GGUF file of that type, and so is a target with that ending.
 void complete(ConvertArguments& a) {
   if (!a.quantize.empty()) {
     if (!a.options.dtype.empty())
@@ -152,6 +152,7 @@ void complete(ConvertArguments& a) {
   if (!a.text_files.empty() && a.quantize.empty())
     raise<ConfigError>("--text-file {} has no effect without --quantize\n  try: --quantize q8_0",
                        a.text_files[0]);
+  if (a.format.empty() && a.target.ends_with(".gguf")) a.format = "gguf";
   if (a.format.empty())
     throw ConfigError("--format is not given\n  try: --format hf, --format gguf or --format "
                       "pentatron");
@@ -286,7 +287,8 @@ void add_convert(CLI::App& program, Action& chosen) {
       ->excludes("--adapter");
   verb->add_option("--format", a->format,
                    "output format; pentatron: a checkpoint to train from; hf: a Hugging Face "
-                   "folder; gguf: a file for llama.cpp and compatible programs")
+                   "folder; gguf: a file for llama.cpp and compatible programs; default: gguf if "
+                   "the target ends in .gguf")
       ->type_name("TEXT:{pentatron,hf,gguf}"); // completed, and checked with the paths
   verb->add_option("--dtype", a->options.dtype,
                    "data type of the output; q8_0 and q4_k only with gguf; default: unchanged")

@@ -49,6 +49,17 @@ void check_context(const OpenedModel& opened) {
                        given, most, opened.where, most);
 }
 
+/// Ranks that divide experts do nothing for a model that has none.
+void check_experts(const models::ModelConfig& model, const std::vector<std::string>& keys,
+                   const std::string& remedy) {
+  const std::string key = "parallel.expert_model_parallel_size";
+  for (const std::string& setting : keys)
+    if (!model.num_moe_experts && setting.starts_with(key + "=") && setting != key + "=1" &&
+        setting.find_first_not_of("0123456789", key.size() + 1) == std::string::npos)
+      raise<ConfigError>("{} has no effect on a model without experts\n  try: {}", setting,
+                         remedy.empty() ? "remove " + key : remedy);
+}
+
 } // namespace
 
 trainer::Config saved_config(const checkpoint::ModelFacts& facts) {
@@ -104,6 +115,10 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
                                     "tokenizer.path",
                                     "train.seq_length"};
   known.insert(known.end(), use.keys.begin(), use.keys.end());
+  check_experts(base.model, keys,
+                ranks > 1 && !use.copies
+                    ? fmt::format("parallel.tensor_model_parallel_size={} instead", ranks)
+                    : "");
   opened.config = with_runtime_keys(keys, base, known, ranks);
   check_context(opened);
   const parallelize::ParallelConfig& parallel = opened.config.parallel;

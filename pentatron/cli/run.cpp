@@ -7,6 +7,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/cli/commands.h"
+#include "pentatron/config/common_names.h"
 #include "pentatron/nn/memory/counting_allocator.h"
 
 namespace pentatron::cli {
@@ -57,6 +58,9 @@ trainer::Config with_runtime_keys(const std::vector<std::string>& arguments, tra
     } else if (std::ranges::none_of(fields, [&](const config::FieldInfo& field) {
                  return field.path.starts_with(path + ".");
                })) {
+      const std::string_view meant = config::setting_of_common_name(path);
+      if (std::ranges::find(more, meant) != more.end())
+        raise<ConfigError>("{} is not a key\n  try: {}", path, meant);
       std::string others;
       for (const std::string& key : more)
         others += key.ends_with('.') ? ", any key of " + key.substr(0, key.size() - 1) : ", " + key;

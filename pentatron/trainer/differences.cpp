@@ -77,8 +77,9 @@ void check_saved(const Config& saved, const Config& config, bool has_training_st
     log::shared_warning("the weights of {} were trained with {}", folder, text);
     return;
   }
-  raise<ConfigError>("{} was trained with {}\n  try: {}{}", folder, text,
-                     assignments(saved, config, fixed),
+  const std::string theirs = assignments(saved, config, fixed);
+  raise<ConfigError>("{} was trained with {}, but this run has {}\n  try: {}{}", folder, theirs,
+                     assignments(config, saved, fixed), theirs,
                      differences(saved, config, {config::OnResume::kModel}).empty()
                          ? ", or checkpoint.finetune=true to start a new run from its weights"
                          : "");

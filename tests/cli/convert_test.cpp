@@ -43,6 +43,8 @@ TEST_F(ConvertVerb, SaysWhatItWroteAndRefusesWhatIsThere) {
   EXPECT_THAT(run("convert ours sharded --format hf", 2),
               AllOf(HasSubstr("sharded exists"), HasSubstr("try:")));
   EXPECT_THAT(run("convert sharded model.gguf --format gguf"), HasSubstr("21 tensors"));
+  EXPECT_THAT(run("convert sharded named.gguf"), HasSubstr("21 tensors"));
+  EXPECT_THAT(run("convert sharded folder", 2), HasSubstr("--format is not given"));
   EXPECT_THAT(run("convert model.gguf again --format pentatron"), HasSubstr("from gguf"));
   EXPECT_THAT(run("convert ours x --format onnx", 2), HasSubstr("try: pentatron, hf or gguf"));
   EXPECT_THAT(run("convert none x --format hf", 1), HasSubstr("none does not exist"));

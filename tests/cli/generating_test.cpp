@@ -46,6 +46,18 @@ TEST_F(Generating, IsTheSameOnRanksOfEveryKind) {
     EXPECT_EQ(lines(base + more).at(0)["ids"], expected["ids"]) << more;
 }
 
+TEST_F(Generating, SettingsOfRanksThatTheModelHasNoUseForAreRefused) {
+  const std::string base =
+      "generate '" + (kModelData / "hf_tiny/llama").string() + "' --tokens 5,1,2 ";
+  const std::string key = "parallel.expert_model_parallel_size";
+  EXPECT_THAT(run(base + "--ranks 2 " + key + "=2 2>&1", 2),
+              HasSubstr(key + "=2 has no effect on a model without experts\n  try: "
+                              "parallel.tensor_model_parallel_size=2 instead"));
+  EXPECT_THAT(run(base + key + "=2 2>&1", 2), HasSubstr("try: remove " + key));
+  run(base + key + "=1 --max-new-tokens 1 2>/dev/null");
+  EXPECT_THAT(run(base + "--ranks 2 ep=2 2>&1", 2), HasSubstr("ep is not a key\n  try: " + key));
+}
+
 TEST_F(Generating, WritesTextsSideBySideAndStopsAtStrings) {
   test::make_letter_model(folder / "model");
   std::ofstream(folder / "prompts.jsonl") << Json{{"prompt", "abc"}} << "\n\n"

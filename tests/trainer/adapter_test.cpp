@@ -88,9 +88,9 @@ TEST_F(AdapterRun, ResumesBesideTheBaseThatItBeganWith) {
       error({"peft.dropout=0.1", "peft.base=" + other.string()}, ck),
       AllOf(HasSubstr("is not the model that the adapters"),
             HasSubstr("\n  try: the model that the run started from, hf:" + base.string())));
-  EXPECT_THAT(
-      error({"peft.dropout=0.1", "peft.r=8"}, ck),
-      AllOf(HasSubstr("was trained with peft.r=4 instead of 8"), HasSubstr("try: peft.r=4")));
+  EXPECT_THAT(error({"peft.dropout=0.1", "peft.r=8"}, ck),
+              AllOf(HasSubstr("was trained with peft.r=4, but this run has peft.r=8"),
+                    HasSubstr("try: peft.r=4")));
 }
 
 TEST_F(AdapterRun, IsMergedIntoWhatARunStartsFrom) {

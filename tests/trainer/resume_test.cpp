@@ -301,9 +301,15 @@ TEST_F(Saving, TornFilesAndMissingFoldersArePassedOver) {
 TEST_F(Saving, AnotherModelTypeOrOptimizerIsRefusedByName) {
   test::run(config({}));
   for (const auto& [setting, key] :
-       {std::pair{"model.num_layers=1", "model.num_layers=2 instead of 1"},
-        {"dtype=fp64", "dtype=fp32 instead of fp64"},
-        {"optimizer.optimizer=sgd", "optimizer.optimizer=adam instead of sgd"},
+       {std::pair{
+            "model.num_layers=1",
+            "was trained with model.num_layers=2, but this run has model.num_layers=1\n  try: "
+            "model.num_layers=2"},
+        {"dtype=fp64",
+         "was trained with dtype=fp32, but this run has dtype=fp64\n  try: dtype=fp32, "
+         "or checkpoint.finetune=true"},
+        {"optimizer.optimizer=sgd", "optimizer.optimizer=adam, but this run has "
+                                    "optimizer.optimizer=sgd"},
         {"model.rotary_base=500", "model.rotary_base=10000"}}) {
     EXPECT_THAT(error_of([&] { test::run(config({setting, load})); }), HasSubstr(key));
   }
