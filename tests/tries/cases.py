@@ -11,10 +11,12 @@ LLAMA = "$DATA/hf_tiny/llama"
 EVALUATE = f"pentatron evaluate --hf {LLAMA} --batches {LLAMA}/expected.safetensors "
 GENERATE = "pentatron generate saved --tokens 1,2 --max-new-tokens 2 "
 HIDDEN = "pentatron evaluate --hf $DATA/hf_tiny/bert_model --batches $DATA/hf_tiny/bert_model/expected.safetensors "
+T5 = "pentatron evaluate MODEL --batches $DATA/hf_tiny/t5/expected.safetensors"
 SFT = f"pentatron train {TINY.replace('seq_length=16', 'seq_length=96')} dataset.type=sft model.vocab_size=300 checkpoint.save=new "
 FINETUNE = "pentatron finetune texts texts.jsonl --out new train.num_threads=1 logger.peak_tflops=1 logger.tensorboard=false kernels=order train.train_iters=2 "
 SAMPLES = "pentatron inspect samples --prefix corpus_text_document --sequence-length 8 "
 CONVERSATIONS = "pentatron inspect samples --sft texts.jsonl --tokenizer bytes --index 0 "
+RUN_SAMPLES = "pentatron inspect samples dataset.type=bert dataset.path=texts.jsonl train.seq_length=16 --index 0"
 LIST = '["corpus_text_document"]'
 PARTS = '{"train": ["corpus_text_document"], "valid": ["corpus_text_document"]}'
 CORPUS = "pentatron preprocess --input texts.jsonl --tokenizer bytes --output corpus --append-eod"
@@ -185,6 +187,13 @@ CASES = [
         "a regular expression": "head -300 $DATA/tokenizers/cl100k_small.tiktoken > odd.tiktoken; pentatron preprocess --input texts.jsonl --tokenizer odd.tiktoken --output odd_ones --pattern '\\w+|\\s+'"}),
     ("no checkpoint", MOCK + "checkpoint.load=nothing", {}),
     ("another model", MOCK + "checkpoint.load=saved model.hidden_size=64", {}),
+    ("RoBERTa as a type", f"pentatron train {ENCODER} checkpoint.save=new".replace("model.type=bert", "model.type=roberta"), {
+        "--hf DIR": f"pentatron convert encoder hf --format hf; pentatron train --hf hf {ENCODER} dataset.bert_binary_head=none checkpoint.save=new"}),
+    ("a T5 without a decoder", "cp -rL $DATA/hf_tiny/t5 part; chmod -R u+w part; sed -i s/T5ForConditionalGeneration/T5EncoderModel/ part/config.json; " + T5.replace("MODEL", "part"), {
+        "T5ForConditionalGeneration.save_pretrained(DIR)": T5.replace("MODEL", "$DATA/hf_tiny/t5")}),
+    ("a T5 with an unknown activation", "cp -rL $DATA/hf_tiny/t5 odd_one; chmod -R u+w odd_one; sed -i 's/\"feed_forward_proj\": \"[a-z-]*\"/\"feed_forward_proj\": \"foo\"/' "
+     "odd_one/config.json; " + T5.replace("MODEL", "odd_one"), {
+         "feed_forward_proj=NAME": T5.replace("MODEL", "$DATA/hf_tiny/t5")}),
     ("another type of model", "pentatron train checkpoint.load=encoder train.micro_batch_size=1 train.global_batch_size=2 train.num_threads=1 logger.peak_tflops=1 "
      "train.seq_length=16 train.train_iters=3 kernels=order dataset.path=texts.jsonl dataset.type=bert dataset.bert_binary_head=none", {}),
     ("another run's checkpoints", MOCK.replace("=new", "=saved"), {}),
@@ -252,6 +261,14 @@ CASES = [
     ("samples of nothing", "pentatron inspect samples --index 0 --sequence-length 8", {"--prefix PREFIX": SAMPLES + "--index 0"}),
     ("examples without a tokenizer", "pentatron inspect samples --sft chats.jsonl --index 0", {"--tokenizer PATH": "pentatron inspect samples --sft chats.jsonl --index 0 --tokenizer bytes"}),
     ("an example that is not there", "pentatron inspect samples --sft chats.jsonl --tokenizer bytes --index 60", {}),
+    ("samples of plain text", RUN_SAMPLES.replace("type=bert", "type=text"), {
+        "--prefix PREFIX": SAMPLES + "--index 0", "--sft FILE": "pentatron inspect samples --sft chats.jsonl --index 0 --tokenizer bytes"}),
+    ("options for the samples of a run", RUN_SAMPLES + " --seed 5", {
+        "dataset.seed=5": RUN_SAMPLES + " dataset.seed=5"}),
+    ("an order for the samples of a run", RUN_SAMPLES + " --order stable", {}),
+    ("samples of no part", RUN_SAMPLES + " --part test", {
+        "another dataset.split": RUN_SAMPLES + " --part test dataset.split=80,10,10"}),
+    ("settings for a corpus", SAMPLES + "--index 0 dataset.seed=5", {"options such as --seed": SAMPLES + "--index 0 --seed 5"}),
     ("hybrid FP8 in blocks", MOCK + "mixed_precision.fp8=hybrid mixed_precision.fp8_recipe=mxfp8", {}),
     ("FP8 on CUDA", MOCK + "mixed_precision.fp8=e4m3 device=cuda", {}),
     ("a momentum of another optimizer", MOCK + "optimizer.muon_momentum=0.5", {}),
@@ -616,6 +633,10 @@ CASES = [
     ("long stride", "pentatron evaluate texts --text abc --stride 100000", {}),
     ("a setting of training", GENERATE + "train.train_iters=3", {}),
     ("context ranks of an evaluation", "pentatron evaluate texts --text ab parallel.context_parallel_size=2", {}),
+    ("expert ranks of a dense model", GENERATE + "--ranks 2 parallel.expert_model_parallel_size=2", {
+        "parallel.tensor_model_parallel_size=2 instead": GENERATE + "--ranks 2 parallel.tensor_model_parallel_size=2"}),
+    ("expert ranks of a dense model on one rank", GENERATE + "parallel.expert_model_parallel_size=2", {}),
+    ("a short name of a key", GENERATE + "--ranks 2 tp=2", {}),
     ("context ranks of generation", GENERATE + "--ranks 2 parallel.context_parallel_size=2", {
         "parallel.tensor_model_parallel_size=2 instead": GENERATE + "--ranks 2 parallel.tensor_model_parallel_size=2"}),
     ("no setting and no file", GENERATE + "device", {"dtype=fp32, device=cpu": GENERATE + "device=cpu", "train.num_threads=2": GENERATE + "train.num_threads=2"}),
