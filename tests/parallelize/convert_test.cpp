@@ -45,7 +45,8 @@ constexpr const char* kAll[] = {"gpt2",
                                 "glm4",
                                 "mixtral",
                                 "qwen3_moe",
-                                "gpt_oss"};
+                                "gpt_oss",
+                                "deepseek_v3"};
 
 /// Those that GGUF has no place for; of olmoe and qwen2_moe for what these models have beside the
 /// usual.
@@ -67,7 +68,6 @@ constexpr const char* kNotInGguf[] = {"bert",
                                       "gemma3_text_scaled",
                                       "olmoe",
                                       "qwen2_moe",
-                                      "deepseek_v3",
                                       "deepseek_v3_yarn",
                                       "deepseek_v3_mtp",
                                       "deepseek_v3_mtp_tied"};

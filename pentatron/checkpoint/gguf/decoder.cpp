@@ -7,13 +7,13 @@
 
 namespace pentatron::checkpoint {
 
-namespace {
-
-/// `mlp` is where Hugging Face's names begin.
-void add_experts(const GgufStructure& s, const std::string& gguf, const std::string& mlp,
-                 GgufTensorList& list) {
-  const bool bias = s.family->decoder.experts.biases;
+void add_gguf_experts(const GgufStructure& s, const std::string& gguf, const std::string& mlp,
+                      GgufTensorList& list) {
+  const GgufExperts& e = s.family->decoder.experts;
+  const bool bias = e.biases;
   list.add(gguf + "ffn_gate_inp", mlp + "router", {s.experts, s.hidden}, bias);
+  if (e.selection_bias)
+    list.add_named(gguf + "exp_probs_b.bias", mlp + "router.expert_bias", {s.experts});
   const std::string hf = mlp + "experts.";
   list.add_stack(gguf + "ffn_gate_exps", hf + "gate_proj", {s.experts, s.expert_ffn, s.hidden},
                  bias);
@@ -22,14 +22,14 @@ void add_experts(const GgufStructure& s, const std::string& gguf, const std::str
                  bias);
   if (s.shared_ffn == 0) return;
   const std::string shared = mlp + "shared_expert.";
-  list.add(gguf + "ffn_gate_inp_shexp", mlp + "shared_expert_gate", {1, s.hidden});
-  list.last_is_vector();
+  if (e.shared_gate) {
+    list.add(gguf + "ffn_gate_inp_shexp", mlp + "shared_expert_gate", {1, s.hidden});
+    list.last_is_vector();
+  }
   list.add(gguf + "ffn_gate_shexp", shared + "gate_proj", {s.shared_ffn, s.hidden});
   list.add(gguf + "ffn_up_shexp", shared + "up_proj", {s.shared_ffn, s.hidden});
   list.add(gguf + "ffn_down_shexp", shared + "down_proj", {s.hidden, s.shared_ffn});
 }
-
-} // namespace
 
 std::vector<GgufMapEntry> decoder_map(const GgufStructure& s) {
   GgufTensorList list;
@@ -67,7 +67,7 @@ std::vector<GgufMapEntry> decoder_map(const GgufStructure& s) {
     layer_norm("post_attention_norm", norms.attention_output);
     layer_norm("ffn_norm", norms.mlp);
     if (s.experts > 0) {
-      add_experts(s, gguf, mlp, list);
+      add_gguf_experts(s, gguf, mlp, list);
     } else if (d.fused_mlp) {
       list.add(gguf + "ffn_up", mlp + "gate_up_proj", {2 * s.ffn, s.hidden});
     } else {

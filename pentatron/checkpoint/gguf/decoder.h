@@ -9,12 +9,18 @@
 #include "pentatron/checkpoint/gguf/gguf_config.h"
 #include "pentatron/checkpoint/gguf/key_reader.h"
 #include "pentatron/checkpoint/gguf/key_writer.h"
+#include "pentatron/checkpoint/gguf/tensor_list.h"
 
 namespace pentatron::checkpoint {
 
 std::vector<GgufMapEntry> decoder_map(const GgufStructure& s);
+/// The tensors of a layer's experts; `mlp` is where Hugging Face's names begin.
+void add_gguf_experts(const GgufStructure& s, const std::string& gguf, const std::string& mlp,
+                      GgufTensorList& list);
 void read_decoder(GgufKeyReader& in, GgufConfig& out);
 void write_decoder(GgufKeyWriter& w);
+/// What transformers 5 has under rope_parameters and 4 beside each other.
+Json rope_of(const GgufKeyWriter& w);
 
 /// The file's window, if it has one; a value of 0 means no window.
 std::optional<int64_t> read_window(GgufKeyReader& in);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -90,14 +91,16 @@ std::vector<Planned> plan(const GgufStructure& structure, const std::vector<Gguf
       problems.push_back(fmt::format("the tensor {} is given twice", excerpt(source.name)));
   }
   std::vector<Planned> planned;
+  std::string hf; // of the entry before, which may be another part of the same tensor
+  const GgufSource* given = nullptr;
   for (GgufMapEntry& entry : gguf_map(structure)) {
-    const auto found = left.find(entry.hf);
-    if (found == left.end()) {
-      problems.push_back(fmt::format("the tensor {} is missing", entry.hf));
-      continue;
+    if (entry.hf != std::exchange(hf, entry.hf)) {
+      const auto found = left.extract(entry.hf);
+      given = found.empty() ? nullptr : found.mapped();
+      if (given == nullptr) problems.push_back(fmt::format("the tensor {} is missing", entry.hf));
     }
-    const GgufSource& source = *found->second;
-    left.erase(found);
+    if (given == nullptr) continue;
+    const GgufSource& source = *given;
     if (source.shape != entry.shape) {
       problems.push_back(fmt::format("tensor {} has shape [{}] instead of [{}]", entry.hf,
                                      fmt::join(source.shape, ", "), fmt::join(entry.shape, ", ")));
@@ -121,7 +124,7 @@ std::string size_label(const std::vector<Planned>& planned) {
   double count = 0;
   for (const Planned& p : planned) {
     double elements = 1;
-    for (const int64_t extent : p.entry.shape) elements *= static_cast<double>(extent);
+    for (const int64_t extent : p.entry.gguf_shape()) elements *= static_cast<double>(extent);
     count += elements;
   }
   constexpr std::pair<double, char> kUnits[] = {{1e12, 'T'}, {1e9, 'B'}, {1e6, 'M'}};
@@ -202,7 +205,8 @@ class RowSource {
     if (vector) {
       index = entry_.order == GgufOrder::kRotary ? hf_row(entry_, column, columns) : column;
     } else if (entry_.order == GgufOrder::kTransposed) {
-      index = column * rows + row;
+      const int64_t head_rows = rows / entry_.heads, head = row / head_rows;
+      index = (head * entry_.head_rows() + entry_.first + column) * head_rows + row % head_rows;
     } else {
       index = hf_row(entry_, row, rows) * columns + column;
     }
@@ -233,11 +237,14 @@ class RowSource {
   std::span<const std::byte> bytes_;
 };
 
-void write_tensor(const Planned& planned, std::vector<std::byte>& buffer, GgufWriter& writer) {
+void read_source(const Planned& planned, std::vector<std::byte>& buffer) {
   uint64_t size = size_of(planned.source->dtype);
   for (const int64_t extent : planned.entry.shape) size *= static_cast<uint64_t>(extent);
   buffer.resize(size);
   planned.source->read(buffer);
+}
+
+void write_tensor(const Planned& planned, std::span<const std::byte> buffer, GgufWriter& writer) {
   const RowSource source(planned, buffer);
   const GgmlBlock& block = *ggml_block(planned.type);
   const size_t row_bytes = static_cast<size_t>(source.columns) / block.elements * block.bytes;
@@ -308,7 +315,11 @@ void write_gguf(const std::filesystem::path& file, const Json& hf_config,
   GgufWriter writer(file, metadata, specs);
   if (!rope_freqs.empty()) writer.write(kRopeFreqs, std::as_bytes(std::span(rope_freqs)));
   std::vector<std::byte> buffer;
-  for (const Planned& p : planned) write_tensor(p, buffer, writer);
+  const GgufSource* last = nullptr;
+  for (const Planned& p : planned) {
+    if (std::exchange(last, p.source) != p.source) read_source(p, buffer);
+    write_tensor(p, buffer, writer);
+  }
   writer.finish();
 }
 

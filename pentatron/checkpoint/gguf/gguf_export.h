@@ -37,10 +37,10 @@ struct GgufExport {
 };
 
 /// `hf_config` is config.json of llama, mistral, qwen2, qwen3, gpt2, olmo2, phi3, gemma2,
-/// gemma3_text, glm4, mixtral, qwen2_moe, qwen3_moe, olmoe or gpt_oss. The file appears whole or
-/// not at all. Throws ConfigError that lists features which GGUF or llama.cpp has no place for,
-/// else CheckpointError that lists missing, extra and misshapen tensors, or that names the tensor
-/// with a value that the type cannot hold.
+/// gemma3_text, glm4, mixtral, qwen2_moe, qwen3_moe, olmoe, gpt_oss or deepseek_v3. The file
+/// appears whole or not at all. Throws ConfigError that lists features which GGUF or llama.cpp has
+/// no place for, else CheckpointError that lists missing, extra and misshapen tensors, or that
+/// names the tensor with a value that the type cannot hold.
 void write_gguf(const std::filesystem::path& file, const Json& hf_config,
                 const std::vector<GgufSource>& tensors, const GgufExport& options);
 

@@ -48,11 +48,12 @@ void list_names(const std::vector<std::string>& names, std::string_view what, Pr
 /// Rows of a tensor, `bytes` each, as elements of `size` bytes.
 struct Rows {
   const GgufTensor& tensor;
+  SafeDtype dtype; ///< as which they are read: the tensor's own or F32
   int64_t count = 1;
   int64_t columns = 1;
   size_t bytes = 0;
 
-  explicit Rows(const GgufTensor& t) : tensor(t) {
+  Rows(const GgufTensor& t, SafeDtype as) : tensor(t), dtype(as) {
     if (!t.shape.empty()) columns = t.shape.back();
     for (size_t i = 0; i + 1 < t.shape.size(); ++i) count *= t.shape[i];
     bytes = count == 0 ? 0 : t.data.size() / static_cast<size_t>(count);
@@ -60,27 +61,28 @@ struct Rows {
   /// Row `row` as elements of the dtype that a reader gets; `scratch` has columns floats.
   std::span<const std::byte> elements(int64_t row, std::vector<float>& scratch) const {
     const auto raw = tensor.data.subspan(static_cast<size_t>(row) * bytes, bytes);
-    if (size_of(dtype_of(tensor.type)) == 2) return raw;
+    if (size_of(dtype) == 2) return raw;
     dequantize(tensor.type, raw, scratch);
     return std::as_bytes(std::span(scratch));
   }
 };
 
-/// A matrix [rows, columns] into its transpose, some rows at a time, so that a line of the target
+/// `count` rows from `first` on into their transpose, some at a time, so that a line of the target
 /// is written at once.
-void read_transposed(const Rows& rows, size_t size, std::span<std::byte> target) {
+void read_transposed(const Rows& rows, int64_t first, int64_t count, std::byte* target) {
   constexpr int64_t kBand = 32;
+  const size_t size = size_of(rows.dtype);
   std::vector<float> scratch(static_cast<size_t>(rows.columns));
   const size_t row_bytes = static_cast<size_t>(rows.columns) * size;
   std::vector<std::byte> band(kBand * row_bytes);
-  for (int64_t begin = 0; begin < rows.count; begin += kBand) {
-    const int64_t end = std::min(begin + kBand, rows.count);
+  for (int64_t begin = 0; begin < count; begin += kBand) {
+    const int64_t end = std::min(begin + kBand, count);
     for (int64_t r = begin; r < end; ++r) {
-      const auto row = rows.elements(r, scratch);
+      const auto row = rows.elements(first + r, scratch);
       std::memcpy(band.data() + static_cast<size_t>(r - begin) * row_bytes, row.data(), row_bytes);
     }
     for (int64_t c = 0; c < rows.columns; ++c) {
-      std::byte* out = target.data() + static_cast<size_t>(c * rows.count + begin) * size;
+      std::byte* out = target + static_cast<size_t>(c * count + begin) * size;
       for (int64_t r = begin; r < end; ++r, out += size)
         std::memcpy(out,
                     band.data() + static_cast<size_t>(r - begin) * row_bytes +
@@ -107,11 +109,12 @@ struct GgufModel::Impl {
   };
   void match(const GgufStructure& structure, Problems& problems);
   void take(const GgufMapEntry& entry, const GgufTensor& tensor, Problems& problems);
+  void read(const Source& source, SafeDtype dtype, std::span<std::byte> target) const;
 
   GgufFile file;
   Json config;
   std::vector<Tensor> tensors;
-  std::vector<Source> sources; ///< of the tensors
+  std::vector<std::vector<Source>> sources; ///< the parts of each tensor
   std::map<std::string, size_t, std::less<>> index;
 };
 
@@ -154,9 +157,14 @@ void GgufModel::Impl::take(const GgufMapEntry& entry, const GgufTensor& tensor,
         fmt::format("tensor {} is {} instead of F32", entry.gguf, name_of(tensor.type)));
     return;
   }
-  index.emplace(entry.hf, tensors.size());
-  tensors.push_back({.name = entry.hf, .shape = entry.shape, .dtype = dtype_of(tensor.type)});
-  sources.push_back({&tensor, entry});
+  const auto [place, fresh] = index.emplace(entry.hf, tensors.size());
+  if (fresh) {
+    tensors.push_back({.name = entry.hf, .shape = entry.shape, .dtype = dtype_of(tensor.type)});
+    sources.emplace_back();
+  }
+  sources[place->second].push_back({&tensor, entry});
+  Tensor& whole = tensors[place->second];
+  if (whole.dtype != dtype_of(tensor.type)) whole.dtype = SafeDtype::kF32;
 }
 
 GgufModel::GgufModel(const std::filesystem::path& file) : impl_(std::make_unique<Impl>(file)) {
@@ -205,33 +213,44 @@ void GgufModel::read(std::string_view name, std::span<std::byte> target) const {
   if (it == impl_->index.end())
     raise<DataError>("{} has no tensor '{}'", path().string(), excerpt(name));
   const Tensor& tensor = impl_->tensors[it->second];
-  const Impl::Source& source = impl_->sources[it->second];
   PT_DCHECK(target.size() == tensor.size_bytes());
   impl_->file.file().check_size();
-  const size_t size = size_of(tensor.dtype);
-  const Rows rows(*source.tensor);
-  if (source.entry.order == GgufOrder::kTransposed) {
-    read_transposed(rows, size, target);
+  for (const Impl::Source& source : impl_->sources[it->second])
+    impl_->read(source, tensor.dtype, target);
+}
+
+void GgufModel::Impl::read(const Source& source, SafeDtype dtype,
+                           std::span<std::byte> target) const {
+  const size_t size = size_of(dtype);
+  const Rows rows(*source.tensor, dtype);
+  const GgufMapEntry& entry = source.entry;
+  if (entry.order == GgufOrder::kTransposed) {
+    const int64_t columns = rows.count / entry.heads; // of the target
+    for (int64_t head = 0; head < entry.heads; ++head) {
+      const int64_t row = head * entry.head_rows() + entry.first;
+      read_transposed(rows, head * columns, columns,
+                      target.data() + static_cast<size_t>(row * columns) * size);
+    }
     return;
   }
   std::vector<float> scratch(static_cast<size_t>(rows.columns));
-  const bool shifted = source.entry.shift != 0; // read as float: see take()
+  const bool shifted = entry.shift != 0; // read as float: see take()
   // A bias is one row in the file, and its elements are the rows of the model.
-  const bool vector = tensor.shape.size() == 1;
+  const bool vector = entry.shape.size() == 1;
   for (int64_t row = 0; row < rows.count; ++row) {
     auto elements = rows.elements(row, scratch);
     if (shifted) {
-      for (float& value : scratch) value -= source.entry.shift;
+      for (float& value : scratch) value -= entry.shift;
       elements = std::as_bytes(std::span(scratch));
     }
-    if (!vector || source.entry.order == GgufOrder::kSame) {
-      const int64_t to = vector ? row : hf_row(source.entry, row, rows.count);
+    if (!vector || entry.order == GgufOrder::kSame) {
+      const int64_t to = vector ? row : hf_row(entry, row, rows.count);
       std::memcpy(target.data() + static_cast<size_t>(to) * elements.size(), elements.data(),
                   elements.size());
       continue;
     }
     for (int64_t i = 0; i < rows.columns; ++i) {
-      const int64_t to = hf_row(source.entry, i, rows.columns);
+      const int64_t to = hf_row(entry, i, rows.columns);
       std::memcpy(target.data() + static_cast<size_t>(to) * size,
                   elements.data() + static_cast<size_t>(i) * size, size);
     }

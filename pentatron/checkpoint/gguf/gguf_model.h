@@ -3,7 +3,8 @@
 ///
 /// Architectures: llama (also Mistral's models, which llama.cpp writes as llama), qwen2, qwen3,
 /// gpt2, olmo2, phi3, gemma2, gemma3, glm4, and with experts llama (Mixtral), qwen2moe, qwen3moe,
-/// olmoe, gpt-oss, whose experts stay a tensor for each matrix of all of a layer. What llama.cpp's
+/// olmoe, gpt-oss, deepseek2 (of DeepSeek-V3, whose keys and values are joined again), whose
+/// experts stay a tensor for each matrix of all of a layer. What llama.cpp's
 /// converter does to a model is undone: llama's query and key rows go back from interleaved rotary
 /// pairs to halves, GPT-2's matrices are transposed again, 1 is taken from Gemma's norms, Llama 3's
 /// rope_freqs become rope_parameters. What changes the numbers is taken over or refused.

@@ -33,6 +33,7 @@ class GgufKeyWriter {
   /// Under "<architecture>.<key>".
   void put(const char* key, int64_t value) { add(key, static_cast<uint32_t>(value)); }
   void put(const char* key, double value) { add(key, static_cast<float>(value)); }
+  void put(const char* key, bool value) { add(key, value); }
   void put(const char* key, const char* value) { add(key, std::string(value)); }
   void problem(std::string text) const { problems_.push_back(std::move(text)); }
   GgufStructure& structure() { return out_.structure; }

@@ -32,6 +32,24 @@ class GgufTensorList {
     entries_.push_back({gguf + ".weight", hf + ".weight", std::move(shape)});
     if (bias) entries_.push_back({gguf + ".bias", hf + ".bias", std::move(of_bias)});
   }
+  /// Rows [first, first + size) of each head of `hf`, in the file as [heads, rows, columns]; if
+  /// transposed, as [heads, columns, rows].
+  void add_head_rows(const std::string& gguf, const std::string& hf, std::vector<int64_t> shape,
+                     int64_t heads, int64_t first, int64_t size, bool transposed) {
+    entries_.push_back({.gguf = gguf + ".weight",
+                        .hf = hf + ".weight",
+                        .shape = std::move(shape),
+                        .order = transposed ? GgufOrder::kTransposed : GgufOrder::kSame,
+                        .heads = heads,
+                        .first = first,
+                        .size = size});
+  }
+  /// Of each of the last tensor's heads, so many rows at the end go from halves to neighbors.
+  void rotate_last(int64_t heads, int64_t rotary) {
+    entries_.back().order = GgufOrder::kRotary;
+    entries_.back().heads = heads;
+    entries_.back().rotary = rotary;
+  }
   /// The file has the one row of the last tensor as a vector.
   void last_is_vector() { entries_.back().vector = true; }
   void shift_last(float shift) { entries_.back().shift = shift; }

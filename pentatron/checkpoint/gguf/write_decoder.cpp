@@ -11,27 +11,6 @@ namespace pentatron::checkpoint {
 
 namespace {
 
-/// What transformers 5 has under rope_parameters and 4 beside each other.
-Json rope_of(const GgufKeyWriter& w) {
-  Json rope = Json::object();
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (!w.has(key)) continue;
-    if (!w.json()[key].is_object())
-      raise<DataError>("{}: {} is not an object", GgufKeyWriter::kWhere, key);
-    // Gemma 3 has them for each kind of layer.
-    const Json& given =
-        w.json()[key].contains("full_attention") ? w.json()[key]["full_attention"] : w.json()[key];
-    if (!given.is_object())
-      raise<DataError>("{}: {}.full_attention is not an object", GgufKeyWriter::kWhere, key);
-    rope.update(given);
-  }
-  if (!rope.contains("rope_type"))
-    rope["rope_type"] = json_get_or<std::string>(rope, "type", "default", GgufKeyWriter::kWhere);
-  if (!rope.contains("rope_theta"))
-    rope["rope_theta"] = w.get<double>("rope_theta", w.structure().family->decoder.rope_theta);
-  return rope;
-}
-
 void put_yarn(GgufKeyWriter& w, const Json& rope, int64_t positions) {
   const auto factor = json_get<double>(rope, "factor", GgufKeyWriter::kWhere);
   w.put("rope.scaling.type", "yarn");
@@ -149,6 +128,26 @@ void put_activation(const GgufKeyWriter& w) {
 }
 
 } // namespace
+
+Json rope_of(const GgufKeyWriter& w) {
+  Json rope = Json::object();
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!w.has(key)) continue;
+    if (!w.json()[key].is_object())
+      raise<DataError>("{}: {} is not an object", GgufKeyWriter::kWhere, key);
+    // Gemma 3 has them for each kind of layer.
+    const Json& given =
+        w.json()[key].contains("full_attention") ? w.json()[key]["full_attention"] : w.json()[key];
+    if (!given.is_object())
+      raise<DataError>("{}: {}.full_attention is not an object", GgufKeyWriter::kWhere, key);
+    rope.update(given);
+  }
+  if (!rope.contains("rope_type"))
+    rope["rope_type"] = json_get_or<std::string>(rope, "type", "default", GgufKeyWriter::kWhere);
+  if (!rope.contains("rope_theta"))
+    rope["rope_theta"] = w.get<double>("rope_theta", w.structure().family->decoder.rope_theta);
+  return rope;
+}
 
 void write_ignored_window(GgufKeyWriter& w, int64_t window) {
   w.put("attention.sliding_window", window);

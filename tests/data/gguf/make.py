@@ -6,7 +6,7 @@ beside what gguf.quants makes of them ("plain.<type>"). Also the seeds of the fu
 """
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T, GGUFWriter, GGUFValueType as V
+from gguf import GGML_QUANT_SIZES, ExpertGatingFuncType, GGMLQuantizationType as T, GGUFWriter, GGUFValueType as V, RopeScalingType
 from gguf.quants import dequantize, quantize
 
 random = np.random.default_rng(7)
@@ -201,6 +201,55 @@ def gpt_oss(writer):
     writer.add_sliding_window(8)
 
 
+def deepseek(writer, split):
+    """A dense layer and one with experts: 2 heads of 3 + 2 keys and 2 values; kv_b_proj counts up, whole or as keys, transposed, and values."""
+    keys, rotary, values, rank = 3, 2, 2, 4
+    writer.add_block_count(2)
+    writer.add_context_length(64)
+    writer.add_embedding_length(4)
+    writer.add_feed_forward_length(3)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1 if split else 2)
+    writer.add_kv_lora_rank(rank)
+    writer.add_key_length(rank + rotary if split else keys + rotary)
+    writer.add_value_length(rank if split else values)
+    if split:
+        writer.add_key_length_mla(keys + rotary)
+        writer.add_value_length_mla(values)
+    writer.add_rope_dimension_count(rotary)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_scaling_type(RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(4.0)
+    writer.add_rope_scaling_orig_ctx_len(16)
+    writer.add_rope_scaling_yarn_log_mul(0.1 * 0.707)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_leading_dense_block_count(1)
+    writer.add_expert_count(2)
+    writer.add_expert_used_count(1)
+    writer.add_expert_shared_count(1)
+    writer.add_expert_feed_forward_length(3)
+    writer.add_expert_weights_scale(2.5)
+    writer.add_expert_weights_norm(True)
+    writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+    shapes = {"attn_norm": 4, "attn_q": (10, 4), "attn_kv_a_mqa": (6, 4), "attn_kv_a_norm": 4, "attn_output": (4, 4), "ffn_norm": 4}
+    dense = {"ffn_gate": (3, 4), "ffn_up": (3, 4), "ffn_down": (4, 3)}
+    experts = {"ffn_gate_inp": (2, 4), "ffn_gate_exps": (2, 3, 4), "ffn_up_exps": (2, 3, 4), "ffn_down_exps": (2, 4, 3),
+               "ffn_gate_shexp": (3, 4), "ffn_up_shexp": (3, 4), "ffn_down_shexp": (4, 3)}
+    kv_b = np.arange(40, dtype=np.float32).reshape(2, keys + values, rank)
+    for i in range(2):
+        for name, shape in {**shapes, **(experts if i else dense)}.items():
+            writer.add_tensor(f"blk.{i}.{name}.weight", np.ones(shape, np.float32))
+        if split:
+            writer.add_tensor(f"blk.{i}.attn_k_b.weight", np.ascontiguousarray(kv_b[:, :keys].transpose(0, 2, 1)))
+            writer.add_tensor(f"blk.{i}.attn_v_b.weight", np.ascontiguousarray(kv_b[:, keys:]))
+        else:
+            writer.add_tensor(f"blk.{i}.attn_kv_b.weight", kv_b.reshape(10, rank))
+    writer.add_tensor("blk.1.exp_probs_b.bias", np.ones(2, np.float32))
+    writer.add_tensor("token_embd.weight", np.ones((5, 4), np.float32))
+    writer.add_tensor("output_norm.weight", np.ones(4, np.float32))
+    writer.add_tensor("output.weight", np.ones((5, 4), np.float32))
+
+
 def gpt2(writer):
     writer.add_block_count(1)
     writer.add_context_length(2)
@@ -244,5 +293,7 @@ write("../fuzz/gguf_model_fuzz/llama", llama, "llama")
 write("../fuzz/gguf_model_fuzz/gpt2", gpt2, "gpt2")
 for fill in (olmo2, phi3, gemma2, gemma3, glm4, qwen2moe, gpt_oss):
     write("../fuzz/gguf_model_fuzz/" + fill.__name__, fill, fill.__name__.replace("_", "-"))
+write("../fuzz/gguf_model_fuzz/deepseek2", lambda writer: deepseek(writer, True), "deepseek2")
+write("../fuzz/gguf_model_fuzz/deepseek2_unsplit", lambda writer: deepseek(writer, False), "deepseek2") # of before 2025
 write("../fuzz/gguf_tokenizer_fuzz/bytes", bytes_tokenizer)
 write("../fuzz/gguf_tokenizer_fuzz/pieces", pieces_tokenizer)

@@ -20,5 +20,6 @@ GgufFamily mixtral_gguf();
 GgufFamily olmoe_gguf();
 GgufFamily qwen2_moe_gguf();
 GgufFamily qwen3_moe_gguf();
+GgufFamily deepseek_v3_gguf();
 
 } // namespace pentatron::checkpoint

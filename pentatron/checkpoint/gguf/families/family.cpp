@@ -8,10 +8,10 @@
 namespace pentatron::checkpoint {
 
 std::span<const GgufFamily> gguf_families() {
-  static const std::array all = {llama_gguf(), mistral_gguf(), qwen2_gguf(),     qwen3_gguf(),
-                                 olmo2_gguf(), phi3_gguf(),    gemma2_gguf(),    gemma3_gguf(),
-                                 glm4_gguf(),  mixtral_gguf(), qwen2_moe_gguf(), qwen3_moe_gguf(),
-                                 olmoe_gguf(), gpt_oss_gguf(), gpt2_gguf()};
+  static const std::array all = {llama_gguf(), mistral_gguf(), qwen2_gguf(),       qwen3_gguf(),
+                                 olmo2_gguf(), phi3_gguf(),    gemma2_gguf(),      gemma3_gguf(),
+                                 glm4_gguf(),  mixtral_gguf(), qwen2_moe_gguf(),   qwen3_moe_gguf(),
+                                 olmoe_gguf(), gpt_oss_gguf(), deepseek_v3_gguf(), gpt2_gguf()};
   return all;
 }
 

@@ -40,6 +40,8 @@ struct GgufExperts {
   const char* shared_ffn = nullptr; ///< null: no shared experts
   bool writes_ffn = false;          ///< files have the size of an expert, and of shared ones
   bool biases = false;              ///< of the router and of experts
+  bool selection_bias = false;      ///< of scores by which experts are selected
+  bool shared_gate = true;          ///< of shared experts
   std::optional<bool> normed = {};  ///< norm_topk_prob as llama.cpp implies it; none: not a key
   bool normed_default = false;      ///< where config.json leaves it out
   int64_t default_count = 8, default_top_k = 2;
