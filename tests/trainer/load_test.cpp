@@ -111,7 +111,7 @@ TEST_F(Loading, FineTuningConvertsTypes) {
     EXPECT_EQ(std::memcmp(master.data(), weight.const_data_ptr(), master.size()), 0) << name;
   }
   EXPECT_THAT(error_of([&] { start(config({load_bf16})); }),
-              HasSubstr("dtype=bf16 instead of fp32"));
+              HasSubstr("was trained with dtype=bf16, but this run has dtype=fp32"));
 }
 
 TEST_F(Loading, WithoutTheOptimizerTheRunGoesOnAtItsIteration) {
