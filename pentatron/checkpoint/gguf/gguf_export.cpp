@@ -58,7 +58,7 @@ bool needs_more_bits(const std::string& name, const GgufStructure& structure) {
   if (name == "token_embd.weight") return !structure.untied;
   if (name.ends_with(".attn_qkv.weight")) return true;
   if (!name.ends_with(".attn_v.weight") && !name.ends_with(".ffn_down.weight") &&
-      !name.ends_with(".ffn_down_exps.weight"))
+      !name.ends_with(".ffn_down_exps.weight") && !name.ends_with(".ffn_down_shexp.weight"))
     return false;
   const int64_t layer = std::atoll(name.c_str() + std::string_view("blk.").size());
   const int64_t eighth = structure.layers / 8;

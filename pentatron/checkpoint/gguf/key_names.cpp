@@ -24,8 +24,6 @@ const std::vector<KeyName>& key_names() {
       {"q_lora_rank", "model.q_lora_rank"},
       {"query_pre_attn_scalar", "model.softmax_scale"},
       {"rope_parameters.attention_factor", "model.rope_scaling.attention_factor"},
-      {"rope_parameters.beta_fast", "model.rope_scaling.beta_fast"},
-      {"rope_parameters.beta_slow", "model.rope_scaling.beta_slow"},
       {"rope_parameters.factor", "model.rope_scaling.factor"},
       {"rope_parameters.mscale", "model.rope_scaling.mscale"},
       {"rope_parameters.mscale_all_dim", "model.rope_scaling.mscale_all_dim"},

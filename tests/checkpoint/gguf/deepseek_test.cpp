@@ -1,6 +1,7 @@
 // DeepSeek-V3 as llama.cpp's deepseek2, and back.
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -21,10 +22,12 @@ using Numbers = std::vector<float>;
 constexpr int64_t kHidden = 6, kFfn = 10, kExpertFfn = 5, kVocab = 11, kExperts = 4, kHeads = 3,
                   kQRank = 7, kKvRank = 8, kKeys = 5, kRotary = 4, kValue = 3;
 
-Json yarn(double mscale, double all) {
-  return {{"rope_type", "yarn"}, {"rope_theta", 10000.0},
-          {"factor", 4.0},       {"original_max_position_embeddings", 16},
-          {"mscale", mscale},    {"mscale_all_dim", all}};
+Json yarn(double mscale, double all, std::optional<double> beta_fast = {}) {
+  Json rope = {{"rope_type", "yarn"}, {"rope_theta", 10000.0},
+               {"factor", 4.0},       {"original_max_position_embeddings", 16},
+               {"mscale", mscale},    {"mscale_all_dim", all}};
+  if (beta_fast) rope["beta_fast"] = *beta_fast;
+  return rope;
 }
 
 /// A model of three layers, whose numbers are all different.
@@ -86,10 +89,11 @@ struct DeepSeek {
     if (i < config["first_k_dense_replace"]) return gated(mlp, kFfn);
     add(mlp + "router", {kExperts, kHidden});
     add(mlp + "router.expert_bias", {kExperts}, "");
-    add(mlp + "experts.gate_proj", {kExperts, kExpertFfn, kHidden});
-    add(mlp + "experts.up_proj", {kExperts, kExpertFfn, kHidden});
-    add(mlp + "experts.down_proj", {kExperts, kHidden, kExpertFfn});
-    gated(mlp + "shared_expert.", 2 * kExpertFfn);
+    const int64_t ffn = config["moe_intermediate_size"];
+    add(mlp + "experts.gate_proj", {kExperts, ffn, kHidden});
+    add(mlp + "experts.up_proj", {kExperts, ffn, kHidden});
+    add(mlp + "experts.down_proj", {kExperts, kHidden, ffn});
+    gated(mlp + "shared_expert.", 2 * ffn);
   }
   void add(const std::string& module, const std::vector<int64_t>& shape,
            const std::string& weight = ".weight") {
@@ -161,7 +165,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Json{{"tie_word_embeddings", true}, {"first_k_dense_replace", 0}},
                     Json{{"first_k_dense_replace", 3}},
                     Json{{"norm_topk_prob", false}, {"n_group", 1}, {"topk_group", 1}},
-                    Json{{"rope_scaling", yarn(0.707, 0.707)}, {"rms_norm_eps", 1e-5}}));
+                    Json{{"rope_scaling", yarn(0.707, 0.707)}, {"rms_norm_eps", 1e-5}},
+                    Json{{"rope_scaling", yarn(1, 1, 1.5)}}));
 
 TEST_P(DeepSeekVariants, ComesBackAsItWas) {
   const TemporaryFolder folder;
@@ -228,6 +233,14 @@ TEST(DeepSeekGguf, HasTheKeysAndTypesOfLlamaCpp) {
   EXPECT_EQ(file.find("blk.1.attn_k_b.weight")->type, GgmlType::kF16);
   EXPECT_EQ(file.find("blk.1.ffn_gate_shexp.weight")->shape,
             (std::vector<int64_t>{2 * kExpertFfn, kHidden}));
+}
+
+TEST(DeepSeekGguf, SharedExpertsHaveTheBitsOfLlamaCppsMediumMix) {
+  const TemporaryFolder folder;
+  DeepSeek(Json{{"moe_intermediate_size", 128}}).write(folder.path() / "x.gguf", GgmlType::kQ4_K);
+  const GgufFile file(folder.path() / "x.gguf");
+  EXPECT_EQ(file.find("blk.1.ffn_down_shexp.weight")->type, GgmlType::kQ4_K);
+  EXPECT_EQ(file.find("blk.2.ffn_down_shexp.weight")->type, GgmlType::kQ6_K);
 }
 
 TEST(DeepSeekGguf, SplitsKeysTransposedAndValuesOfEachHead) {
@@ -360,8 +373,8 @@ TEST(DeepSeekGguf, RefusesWhatLlamaCppDoesNotCompute) {
   EXPECT_THAT(scaled(yarn(0.8, 1.2)), HasSubstr("rope_parameters.mscale=0.8 with mscale_all_dim"));
   EXPECT_THAT(scaled(yarn(1, 0)), HasSubstr("rope_parameters.mscale_all_dim=0 with YaRN"));
   Json rope = yarn(1, 1);
-  rope["beta_fast"] = 16;
-  EXPECT_THAT(scaled(rope), HasSubstr("beta_fast=16"));
+  rope["factor"] = 0.5;
+  EXPECT_THAT(scaled(rope), HasSubstr("rope_parameters.factor=0.5"));
   rope = yarn(0, 1);
   rope["attention_factor"] = 1.5;
   EXPECT_THAT(scaled(rope), HasSubstr("rope_parameters.attention_factor=1.5"));

@@ -262,9 +262,11 @@ void put_yarn_scaling(GgufKeyWriter& w, const Json& rope, int64_t positions) {
                              GgufKeyWriter::kWhere));
   for (const auto& [key, implied] : {std::pair("beta_fast", 32.0), std::pair("beta_slow", 1.0)}) {
     if (!rope.contains(key)) continue;
-    require_number(w, fmt::format("rope_parameters.{}", key).c_str(), number(key, implied),
+    const double beta = number(key, implied);
+    if (beta != implied)
+      log::warning("llama.cpp ignores {}={} for the architecture deepseek2: it uses {}", key, beta,
                    implied);
-    w.put(fmt::format("rope.scaling.yarn_{}", key).c_str(), number(key, implied));
+    w.put(fmt::format("rope.scaling.yarn_{}", key).c_str(), beta);
   }
   w.put("rope.scaling.yarn_log_multiplier", kLogFactor * all);
 }
