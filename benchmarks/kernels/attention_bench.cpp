@@ -1,7 +1,8 @@
 // Causal attention of training by every entry that this machine has, against LibTorch's fused CPU
-// kernel; with dropout and with a cap, both directions against LibTorch's operators, which have no
-// fused kernel for them. FLOPs count the visible half of the scores, in two products forward and
-// five backward.
+// kernel. Both directions together: plain against that kernel, with dropout and with a cap against
+// LibTorch's operators, because it has no fused CPU kernel for them; keys and values of LibTorch
+// are repeated for their groups before. FLOPs count the visible half of the scores, in two products
+// forward and five backward.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
@@ -38,7 +39,6 @@ struct Call {
         dout(at::randn({tokens, n, d}).to(type)), out(at::empty_like(q)), dq(at::empty_like(q)),
         dk(at::empty_like(k)), dv(at::empty_like(v)), lse(at::empty({n, tokens})),
         row_ids(at::arange(tokens)) {
-    at::set_num_threads(2);
     for (int64_t i = 0; i < batch; ++i) {
       pairs.push_back({.query_begin = i * sequence,
                        .query_size = sequence,
@@ -91,6 +91,7 @@ struct Call {
 /// Times the backward entry, or the forward entry if there is none.
 void attention(benchmark::State& state, at::ScalarType type, const Forward& forward,
                const Backward* backward) {
+  at::set_num_threads(2);
   const Call c(state, type);
   const at::Tensor tq = torch_view(c.q, c.batch, c.n), tk = torch_view(c.k, c.batch, c.n),
                    tv = torch_view(c.v, c.batch, c.n), td = torch_view(c.dout, c.batch, c.n);
@@ -111,6 +112,7 @@ void attention(benchmark::State& state, at::ScalarType type, const Forward& forw
 
 /// Both directions with a cap (as transformers writes it) or with dropout.
 void with_factors(benchmark::State& state, at::ScalarType type, double cap, double dropout) {
+  at::set_num_threads(2);
   const Call c(state, type);
   const kernels::AttentionShape shape = c.shape(cap, dropout);
   std::vector<at::Tensor> leaves;

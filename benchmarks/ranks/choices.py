@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Choices that do not change the model, beside each other: how experts lie on ranks and tokens get to them, and what
-context-parallel ranks exchange.
+"""Choices beside each other: how experts lie on ranks and how tokens get to them, limits to their tokens (which change the
+model), and what context-parallel ranks exchange.
 
     benchmarks/ranks/choices.py PROGRAM experts|context [--ranks 4] [--backend sockets] [--rounds 3] [--steps 6] [key=value ...]
 
@@ -91,6 +91,8 @@ def main():
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("keys", nargs="*", help="key=value for all runs")
     args = parser.parse_args()
+    if args.ranks % 2:
+        parser.error(f"--ranks {args.ranks} is odd; try: --ranks {args.ranks + 1}")
     for title, contenders in (experts if args.what == "experts" else context)(args.ranks):
         results = {name: [] for name in contenders}
         for _ in range(args.rounds):

@@ -182,17 +182,28 @@ struct CommonValue {
   std::string_view path, value, settings;
 };
 
-constexpr std::string_view kDecoder = "model.type=gpt, or --hf DIR for a Hugging Face model";
+constexpr std::string_view kDecoder = "--hf DIR for a Hugging Face model, or model.type=gpt";
 
 constexpr CommonValue kCommonValues[] = {
     {"model.type", "decoder", kDecoder},
+    {"model.type", "deepseek_v3", kDecoder},
     {"model.type", "gemma", kDecoder},
+    {"model.type", "gemma2", kDecoder},
+    {"model.type", "gemma3", kDecoder},
+    {"model.type", "gemma3_text", kDecoder},
+    {"model.type", "glm4", kDecoder},
     {"model.type", "gpt2", kDecoder},
+    {"model.type", "gpt_oss", kDecoder},
     {"model.type", "llama", kDecoder},
     {"model.type", "mistral", kDecoder},
     {"model.type", "mixtral", kDecoder},
+    {"model.type", "olmo2", kDecoder},
+    {"model.type", "olmoe", kDecoder},
+    {"model.type", "phi3", kDecoder},
     {"model.type", "qwen2", kDecoder},
+    {"model.type", "qwen2_moe", kDecoder},
     {"model.type", "qwen3", kDecoder},
+    {"model.type", "qwen3_moe", kDecoder},
     {"model.type", "encoder", "model.type=bert, or --hf DIR for a Hugging Face model"},
     {"model.type", "roberta",
      "model.type=bert model.num_tokentypes=1 model.position_offset=2 model.binary_head=false "

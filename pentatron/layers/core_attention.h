@@ -70,10 +70,10 @@ AttentionOutputs core_attention(const AttentionOperands& x, std::span<const Atte
 /// length without windows; heads of at most 128), "gpu_flash" (bf16 and fp16: everything but
 /// dropout, cap, bias and prefix; heads of at most 256) or "gpu_efficient" (fp32: no window
 /// either), by LibTorch (varlen_attention.h). On CPUs "kernel" (pentatron's fused kernel:
-/// everything but a cap with a bias, in fp32 and narrower types on processors with AVX2) or "flash"
-/// (LibTorch's fused kernel: causal attention of equal positions or full attention, no more). Else
-/// "blocked" (everything). A gradient of lse makes the backward of all but "kernel" that of
-/// "blocked".
+/// everything but a cap with a bias, heads above 512 and p = 1, in fp32 and narrower types on
+/// processors with AVX2) or "flash" (LibTorch's fused kernel: causal attention of equal positions
+/// or full attention, no more). Else "blocked" (everything). A gradient of lse makes the backward
+/// of all but "kernel" that of "blocked".
 const char* core_attention_entry(const AttentionOperands& x, std::span<const AttentionPair> pairs,
                                  const CoreAttentionOptions& options,
                                  const nn::ForwardContext& ctx);

@@ -214,8 +214,8 @@ at::Tensor Moe::of_all(const at::Tensor& x, const nn::ForwardContext& ctx) const
   return y + (shared.defined() ? shared : of_shared(x, ctx));
 }
 
-/// Rows that this rank's tokens send to experts. A limit may drop some and is likely not to where
-/// loads are about equal: they count. With padding there are as many as experts can take.
+/// Rows that this rank's tokens send to experts. With about equal loads a capacity limit rarely
+/// drops any, so dropped ones count. With padding there are as many as experts can take.
 int64_t Moe::sent_rows(const MoeOptions& o, int64_t tokens) {
   if (o.capacity.factor == 0) return tokens * o.router.top_k;
   const int64_t all =
@@ -267,8 +267,8 @@ nn::Cost Moe::cost(const MoeOptions& o, const nn::LayerShape& shape) {
                 up = o.expert.gated ? 2 * f : f;
   nn::Cost cost;
   cost.forward_gemm_flops =
-      2.0 * static_cast<double>(arrived) * static_cast<double>(width) *
-          static_cast<double>(up + f) +
+      2.0 * static_cast<double>(rows * shape.etp) * static_cast<double>(width) *
+          static_cast<double>(up + f) + // of choices: padding is no work of the model
       4.0 * static_cast<double>(own) * static_cast<double>(h) * static_cast<double>(o.latent);
   cost.expert_exchange = exchange_cost(o, shape);
   // x, of which own tokens are a part, the rows that arrive, what the experts keep of them, and the
@@ -284,7 +284,7 @@ nn::Cost Moe::cost(const MoeOptions& o, const nn::LayerShape& shape) {
   if (!of_selected && o.router.normalize) cost.saved_bytes += shape.acc_bytes * own;
   // Gradients of the experts' results, which have arrived, and of the activation's.
   cost.mlp_working_bytes = shape.element_bytes * arrived * (width + f);
-  const int64_t places = shape.gathers_tokens ? shape.ep * arrived : arrived;
+  const int64_t places = (shape.gathers_tokens ? shape.ep : 1) * rows * shape.etp;
   cost.saved_bytes += static_cast<int64_t>(sizeof(int64_t)) * (rows + arrived + places);
   cost.bytes_of(nn::Part::kMoeActivation) = shape.element_bytes * arrived * f;
   if (o.shared) {

@@ -249,6 +249,14 @@ TEST_F(CorpusVerbs, InspectShowsSamplesOfBert) {
   EXPECT_EQ(run(single + "train.seq_length=64 tokenizer.path=bytes"),
             run(single + "--sequence-length 64 --tokenizer bytes"));
   EXPECT_FALSE(parse_json(run(single), "output").contains("pair"));
+  // Other parts of a run's settings may be there, and mistakes in those of the data are told.
+  EXPECT_EQ(run(single + "train.seq_length=64"),
+            run(single + "train.seq_length=64 model.num_layers=3"));
+  write("wrong.yaml", "dataset: text.jsonl\n");
+  EXPECT_THAT(run("inspect samples wrong.yaml dataset.type=bert --index 0 2>&1", 2),
+              HasSubstr("dataset"));
+  EXPECT_THAT(run(single + "dataset.order=megatron 2>&1", 2),
+              HasSubstr("try: dataset.order=stable"));
 }
 
 TEST_F(CorpusVerbs, InspectShowsSamplesOfT5) {

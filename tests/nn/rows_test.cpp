@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 
+#include "pentatron/nn/param_store.h"
+
 namespace pentatron::nn {
 namespace {
 
@@ -43,6 +45,46 @@ TEST(GroupedProduct, IsAProductForEachMatrix) {
     const at::Tensor w = weight.select(0, range.matrix).to(at::kFloat);
     EXPECT_TRUE(at::allclose(rows(y), rows(x).matmul(w.t()), 1e-2, 1e-2));
     EXPECT_TRUE(at::allclose(rows(dx), rows(dy).matmul(w), 1e-2, 1e-2));
+  }
+}
+
+struct Results {
+  at::Tensor y, dx, dscale, dw, db;
+};
+
+/// Of experts with few, no and many rows, with a bias that a number of each row may multiply.
+Results of_experts(bool grouped, bool scaled) {
+  use_grouped_product_on_cpus(grouped);
+  at::manual_seed(5);
+  ParamList params;
+  Param& weight =
+      params.add({.name = "w", .shape = {4, 24, 16}}, Init::normal(0.5), at::kBFloat16, {});
+  Param& bias = params.add({.name = "b", .shape = {4, 24}}, Init::normal(0.5), at::kBFloat16, {});
+  ResidentStore store(params, at::kCPU);
+  weight.initialize(7);
+  bias.initialize(8);
+  WgradQueue queue;
+  const ForwardContext ctx{.wgrad = &queue, .differentiated = true};
+  const at::Tensor x = at::randn({41, 16}).to(at::kBFloat16).requires_grad_(),
+                   scale = scaled ? at::randn({41}).requires_grad_() : at::Tensor();
+  const at::Tensor y =
+      grouped_linear(x, {{0, 0, 7}, {2, 7, 33}, {3, 40, 1}}, weight, &bias, scale, ctx);
+  y.backward(at::randn({41, 24}).to(at::kBFloat16));
+  queue.drain();
+  use_grouped_product_on_cpus(false);
+  return {y.detach(), x.grad(), scaled ? scale.grad() : at::ones({1}), weight.main_grad(),
+          bias.main_grad()};
+}
+
+TEST(GroupedProduct, IsTheLinearLayerOfExperts) {
+  for (const bool scaled : {false, true}) {
+    const Results one = of_experts(true, scaled), each = of_experts(false, scaled);
+    for (const auto& [a, b] :
+         {std::pair{one.y, each.y}, std::pair{one.dx, each.dx}, std::pair{one.dw, each.dw},
+          std::pair{one.db, each.db}, std::pair{one.dscale, each.dscale}}) {
+      EXPECT_GT(b.norm().item<double>(), 0);
+      EXPECT_TRUE(at::allclose(a.to(at::kFloat), b.to(at::kFloat), 1e-2, 1e-2)) << scaled;
+    }
   }
 }
 

@@ -435,6 +435,23 @@ TEST_F(HfImport, NamesWithoutAPrefixAreThoseOfTheFamily) {
   EXPECT_NO_THROW(without("gpt2", "transformer."));
   EXPECT_NO_THROW(without("bert_masked_lm", "bert."));
   EXPECT_NO_THROW(without("roberta_masked_lm", "roberta."));
+  for (const char* const prefix : {"", "bert."}) { // names of norms in files of the first BERT
+    auto tensors = weights_of("bert_masked_lm");
+    for (const auto& [name, tensor] : weights_of("bert_masked_lm")) {
+      std::string then = name.starts_with("bert.") ? prefix + name.substr(5) : name;
+      for (const auto& [now, old] : {std::pair{"LayerNorm.weight", "LayerNorm.gamma"},
+                                     std::pair{"LayerNorm.bias", "LayerNorm.beta"}})
+        if (then.ends_with(now))
+          then.replace(then.size() - std::string_view(now).size(), std::string::npos, old);
+      if (then == name) continue;
+      tensors.erase(name);
+      tensors[then] = tensor;
+    }
+    fs::copy_file(kHfModels / "bert_masked_lm" / "config.json", folder / "config.json",
+                  fs::copy_options::overwrite_existing);
+    write_tensors(folder / "model.safetensors", tensors);
+    EXPECT_NO_THROW(open_hf_model(folder)) << prefix;
+  }
   for (const auto& [model, prefix, missing] :
        {std::tuple{"llama", "lm_head.", "lm_head.weight"},
         {"bert_masked_lm", "cls.", "cls.predictions.bias"},

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/checkpoint/hf/families/family.h"
 #include "pentatron/config/common_names.h"
 #include "pentatron/config/config.h"
 #include "pentatron/config/megatron_names.h"
@@ -98,7 +99,12 @@ TEST(CommonNames, OfKindsOfModelsLeadToTheirTypes) {
   EXPECT_EQ(told.model.num_tokentypes, preset.num_tokentypes);
   EXPECT_EQ(told.model.position_offset, preset.position_offset);
   EXPECT_EQ(told.model.binary_head, preset.binary_head);
-  EXPECT_THAT(said("model.type=llama"), HasSubstr("try: model.type=gpt, or --hf DIR"));
+  EXPECT_THAT(said("model.type=llama"), HasSubstr("try: --hf DIR"));
+  for (const checkpoint::Family& family : checkpoint::families()) {
+    const std::string type(family.model_type);
+    if (type == "bert" || type == "t5") continue;
+    EXPECT_THAT(said("model.type=" + type), HasSubstr("--hf DIR for a Hugging Face model")) << type;
+  }
 }
 
 TEST(CommonNames, OfOneSectionComeBeforeThoseOfAny) {

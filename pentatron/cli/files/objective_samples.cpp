@@ -48,24 +48,24 @@ struct DataSettings {
   }
 };
 
-bool is_file(const std::string& setting) {
-  return setting.find('=') == std::string::npos;
+/// Whether a problem is about the data, and not about another part of a run's settings.
+bool is_of_data(const std::string& path) {
+  return path.empty() || path == "dataset" || path == "tokenizer" || path == "train" ||
+         path == "train.seq_length" || path.starts_with("dataset.") ||
+         path.starts_with("tokenizer.");
 }
 
 DataSettings read_settings(const std::vector<std::string>& all) {
   DataSettings settings;
   config::Violations problems;
   for (const std::string& setting : all) {
-    if (!is_file(setting)) {
-      config::apply_override(settings, setting, problems);
-      continue;
-    }
     config::Violations of_run;
-    config::apply_file(settings, setting, of_run);
+    if (setting.find('=') != std::string::npos)
+      config::apply_override(settings, setting, of_run);
+    else
+      config::apply_file(settings, setting, of_run);
     for (const config::Violation& v : of_run.list())
-      if (v.path.empty() || v.path == "train.seq_length" || v.path.starts_with("dataset.") ||
-          v.path.starts_with("tokenizer."))
-        problems.add_at(v.where, v.path, v.cause, v.suggestion);
+      if (is_of_data(v.path)) problems.add_at(v.where, v.path, v.cause, v.suggestion);
   }
   problems.throw_if_any();
   if (const std::string& path = settings.tokenizer.path; path == "bytes") {
@@ -219,12 +219,16 @@ void print_objective_samples(const ObjectiveSamples& a) {
                        "dataset.type=bert or dataset.type=t5, --prefix PREFIX for a corpus, or "
                        "--sft FILE for fine-tuning",
                        config::to_string(dataset.type));
+  if (dataset.order == data::SampleOrder::kMegatron)
+    raise<ConfigError>("dataset.order=megatron shuffles by the length of a run, which inspect "
+                       "samples does not know\n  try: dataset.order=stable");
   const auto base = data::make_tokenizer(settings.tokenizer);
   const auto tokenizer = data::with_objective_tokens(base, dataset);
   data::Datasets sets = data::open_datasets(dataset, {.sequence_length = settings.train.seq_length,
                                                       .vocab_size = tokenizer->vocab_size(),
                                                       .fields = data::given_fields(dataset, {}),
-                                                      .tokenizer = base});
+                                                      .tokenizer = base,
+                                                      .writes_nothing = true});
   const std::shared_ptr<const data::Dataset> samples = sets[a.part];
   if (samples == nullptr)
     raise<ConfigError>("the {} part of the data has no sample\n  try: --part train, or another "

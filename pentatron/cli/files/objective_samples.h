@@ -17,7 +17,7 @@ struct ObjectiveSamples {
 };
 
 /// Prints the samples that a run with these settings reads: what the model reads, without padding,
-/// and what it is to predict. Keys of a file that are not about data have no effect. Throws
+/// and what it is to predict. Keys that are not about data have no effect. Throws
 /// ConfigError if the settings name another type of data, or the part has no such sample.
 void print_objective_samples(const ObjectiveSamples& samples);
 

@@ -33,9 +33,13 @@ std::string folded_for_errors(std::string text) {
 
 std::string for_terminal(std::string text) {
   if (!on_terminal()) return text;
+  bool behind_c2 = false; // U+0080 to U+009F in UTF-8, which some terminals obey too
   for (char& c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f) c = '?';
+    const bool control = behind_c2 && byte >= 0x80 && byte < 0xa0;
+    behind_c2 = byte == 0xc2;
+    if (control) *(&c - 1) = '?';
+    if (control || (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f) c = '?';
   }
   return text;
 }

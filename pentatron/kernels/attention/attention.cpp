@@ -44,6 +44,11 @@ void check(const AttentionShape& s, const AttentionPair& p) {
     raise<ShapeError>("attention: queries {} + {} and keys {} + {} are no pair of {} queries",
                       p.query_begin, p.query_size, p.key_begin, p.key_size, s.queries);
   }
+  const int64_t last_position = p.key_position + std::max<int64_t>(p.key_size, 1) - 1;
+  if (s.dropout.p > 0 && (p.key_position < 0 || last_position >= AttentionDropout::kHeadStride)) {
+    raise<ShapeError>("attention: keys at positions {} to {} have no numbers for dropout",
+                      p.key_position, last_position);
+  }
   if (s.bias == nullptr || p.query_size == 0 || p.key_size == 0) return;
   const int64_t distance = std::max(p.query_size - 1 - p.offset, p.offset + p.key_size - 1);
   if (distance >= s.span) {
@@ -59,11 +64,13 @@ void check(const AttentionShape& s) {
   }
   if (s.head_size <= 0) raise<ShapeError>("attention: head_size={} is not positive", s.head_size);
   if (!(s.scale > 0)) raise<ShapeError>("attention: scale={} is not positive", s.scale);
-  if (s.cap < 0) raise<ShapeError>("attention: cap={} is negative", s.cap);
+  if (!(s.cap >= 0)) raise<ShapeError>("attention: cap={} is negative", s.cap);
   if (!(s.dropout.p >= 0 && s.dropout.p <= 1))
     raise<ShapeError>("attention: dropout={} is not a probability", s.dropout.p);
   if (s.dropout.p > 0 && s.dropout.row_ids == nullptr)
     raise<ShapeError>("attention: dropout without the queries' row_ids");
+  if (s.dropout.first_head < 0)
+    raise<ShapeError>("attention: first_head={} is negative", s.dropout.first_head);
   if (s.value_size < 0) raise<ShapeError>("attention: value_size={} is negative", s.value_size);
   for (const AttentionPair& p : s.pairs) check(s, p);
 }

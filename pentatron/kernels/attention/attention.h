@@ -8,7 +8,8 @@
 ///   lse, dlse [n, T]: log of the sum of exp(scores), natural; kept by the forward for the backward
 ///   bias, dbias [n, 2 span - 1]: column span - 1 + (position of the query - that of the key)
 /// Head i of q attends to head i / (n / g) of k and v. AttentionPair and AttentionMask say which
-/// keys a query sees. A cap c makes scores s c tanh(s / c) (Gemma 2, arXiv:2408.00118). Sinks add
+/// keys a query sees. With a cap c, a score s = scale q k becomes
+/// c tanh(s / c), before the bias is added (Gemma 2, arXiv:2408.00118). Sinks add
 /// exp(sink) of the head to the denominator, with no value behind it. A query of a pair that sees
 /// no key gets out 0 and lse -inf (or the sink), and gives no gradient to others. Rows of queries
 /// and keys in no pair are not written.
@@ -36,13 +37,14 @@ struct HeadsView {
   int64_t head_stride = 0;
 };
 
-/// Dropout of probabilities by global address (kernels/dropout/dropout.h): a query's row of
-/// numbers, and the feature `feature(head, key)` in it.
+/// Dropout of probabilities by global address (kernels/dropout/dropout.h): the row is that of the
+/// query, the feature feature(head, position of the key in its sample).
 struct AttentionDropout {
+  /// Features of a head: more than there are positions.
   static constexpr int64_t kHeadStride = int64_t{1} << 24;
 
-  double p = 0; ///< 0: none
-  std::array<uint32_t, 2> key = {};
+  double p = 0;                     ///< 0: none
+  std::array<uint32_t, 2> key = {}; ///< of the stream "attention_dropout"
   uint32_t site = 0;
   const uint64_t* row_ids = nullptr; ///< [T]
   int64_t first_head = 0;            ///< global number of head 0

@@ -183,13 +183,13 @@ template <class Products> class Attention {
     for (int half = 0; half < 2; ++half) {
       const int64_t first = Products::score(0, half);
       Products::dropout_factors(
-          {.row_ids = d.row_ids + pair.query_begin + query + 16 * half,
+          {.row_ids = d.row_ids + pair.query_begin + query + std::min(16 * half, count),
            .queries = std::clamp(count - 16 * half, 0, 16),
            .key = d.key,
            .site = d.site,
            .threshold = static_cast<uint32_t>(dropout_threshold(d.p)),
            .factor = static_cast<float>(1 / (1 - d.p)),
-           .feature = static_cast<uint64_t>(d.feature(head, pair.key_position + key)),
+           .feature = d.feature(head, pair.key_position + key),
            .keys = keys,
            .to = factors + first,
            .stride = Products::score(1, half) - first});

@@ -21,14 +21,14 @@ struct CapTile {
 };
 
 /// Factors [key][16], `stride` apart, of keys with the features from `feature` on
-/// (kernels/dropout/dropout.h). Those of queries from `queries` on are finite, no more.
+/// (kernels/dropout/dropout.h). Those of queries from `queries` on are arbitrary but finite.
 struct DropoutTile {
   const uint64_t* row_ids = nullptr; ///< [queries]
   int queries = 0;                   ///< at most 16
   std::array<uint32_t, 2> key = {};
   uint32_t site = 0, threshold = 0;
   float factor = 0; ///< 1 / (1 - p)
-  uint64_t feature = 0;
+  int64_t feature = 0;
   int64_t keys = 0;
   float* to = nullptr;
   int64_t stride = 0;

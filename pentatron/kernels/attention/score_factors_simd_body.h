@@ -21,7 +21,7 @@ void dropout_factors(const attention_detail::DropoutTile& tile) {
     low[i] = static_cast<uint32_t>(tile.row_ids[i]);
     high[i] = static_cast<uint32_t>(tile.row_ids[i] >> 32);
   }
-  const auto first = static_cast<int64_t>(tile.feature), end = first + tile.keys;
+  const int64_t first = tile.feature, end = first + tile.keys;
   for (int64_t group = first / 64; group * 64 < end; ++group) {
     for (int64_t i = 0; i < 16; ++i) {
       for (int64_t lane = 0; lane < 16; lane += kLanes) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <map>
 
 #include "pentatron/kernels/common/build.h"
@@ -83,16 +84,24 @@ void low_precision_products(const at::Tensor& out, const at::Tensor& x,
   }
 }
 
-/// The ends for grouped_product() on x's device; undefined: one product for each range. LibTorch
-/// has its kernel in bf16 for GPUs of capability 9.x and 10.x; on others it waits for the host.
+std::atomic<bool> grouped_on_cpus = false;
+
+/// Whether LibTorch has a kernel for it: on GPUs of capability 9.x and 10.x. On others it makes the
+/// host wait for the GPU, and starts a product for each matrix.
+bool has_grouped_product(const at::Device& device) {
+  if (device.is_cpu()) return grouped_on_cpus.load(std::memory_order_relaxed);
+  const int capability = kernels::gpu_capability(device.index());
+  return capability >= 90 && capability < 110;
+}
+
+/// The ends for grouped_product() on x's device; undefined: one product for each range.
 at::Tensor ends_for_product(const at::Tensor& x, const std::vector<RowRange>& ranges,
                             const Param& weight) {
   constexpr int64_t kAligned = 8; // elements in 16 bytes
-  if (!x.is_cuda() || x.scalar_type() != at::kBFloat16 || weight.low_precision || weight.in_int8 ||
+  if (x.scalar_type() != at::kBFloat16 || weight.low_precision || weight.in_int8 ||
       !x.is_contiguous() || weight.shape()[1] % kAligned != 0 || weight.shape()[2] % kAligned != 0)
     return {};
-  const int capability = kernels::gpu_capability(x.device().index());
-  if (capability < 90 || capability >= 110) return {};
+  if (!has_grouped_product(x.device())) return {};
   const at::Tensor ends = ends_of(ranges, weight.shape()[0], x.size(0));
   return ends.defined() ? to_device(ends, x.device()) : ends;
 }
@@ -183,6 +192,10 @@ at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& source, const at::
 at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& ends,
                            bool transposed) {
   return at::_grouped_mm(x, transposed ? weight : weight.transpose(1, 2), ends);
+}
+
+void use_grouped_product_on_cpus(bool use) {
+  grouped_on_cpus.store(use);
 }
 
 at::Tensor ends_of(const std::vector<RowRange>& ranges, int64_t matrices, int64_t rows) {

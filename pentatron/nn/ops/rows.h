@@ -32,6 +32,9 @@ struct RowRange {
 ///   `transposed`: x [R, out] -> x W [R, in]
 at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& ends,
                            bool transposed);
+/// From now on grouped_linear() takes this product in bf16 on CPUs too, where it otherwise runs on
+/// GPUs alone. For tests and all threads.
+void use_grouped_product_on_cpus(bool use);
 /// The ends of `matrices` groups [E] int32 on the host; undefined unless each matrix has at most
 /// one range, they lie side by side in the matrices' order, and are all `rows`.
 at::Tensor ends_of(const std::vector<RowRange>& ranges, int64_t matrices, int64_t rows);

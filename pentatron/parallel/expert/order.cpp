@@ -2,12 +2,15 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <numeric>
 #include <vector>
 
 namespace pentatron::parallel {
 
 namespace {
+
+std::atomic<bool> operators_on_cpus = false;
 
 /// How many things there are of each key, and in the last place of those without one. [K + 1]
 at::Tensor key_counts(const at::Tensor& keys, int64_t num_keys) {
@@ -39,7 +42,13 @@ at::Tensor counts_of_keys(const at::Tensor& keys, int64_t num_keys, int64_t leas
 }
 
 Order order_by_key(const at::Tensor& keys, const at::Tensor& counts, int64_t least) {
-  return keys.is_cpu() ? order_on_host(keys, counts) : order_by_operators(keys, counts, least);
+  return keys.is_cpu() && !operators_on_cpus.load(std::memory_order_relaxed)
+             ? order_on_host(keys, counts)
+             : order_by_operators(keys, counts, least);
+}
+
+void order_by_operators_on_cpus(bool use) {
+  operators_on_cpus.store(use);
 }
 
 Order order_by_operators(const at::Tensor& keys, const at::Tensor& counts, int64_t least) {

@@ -412,5 +412,26 @@ TEST(DeepSeekGguf, ReadsWhatFilesLeaveOutAsLlamaCppAndRefusesOtherModels) {
               HasSubstr("key_length_mla=2000000000 is not valid"));
 }
 
+/// What llama.cpp computes in another way than transformers is told once.
+TEST(DeepSeekGguf, TellsWhatLlamaCppComputesOtherwise) {
+  const TemporaryFolder folder;
+  DeepSeek(Json{{"rope_scaling", yarn(1, 1)}}).write(folder.path() / "x.gguf");
+  const auto told = [&](const GgufMetadata& changes, const std::vector<std::string>& without) {
+    rewrite(folder.path() / "x.gguf", folder.path() / "y.gguf", changes, without);
+    testing::internal::CaptureStderr();
+    GgufModel(folder.path() / "y.gguf").config();
+    return testing::internal::GetCapturedStderr();
+  };
+  const auto once = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos && text.find(part) == text.rfind(part);
+  };
+  EXPECT_EQ(told({}, {}), "");
+  EXPECT_TRUE(once(told({}, {"deepseek2.expert_gating_func"}), "llama.cpp takes a softmax"));
+  EXPECT_TRUE(once(told({{"deepseek2.attention.layer_norm_rms_epsilon", 1e-5F}}, {}),
+                   "layer_norm_rms_epsilon=1e-05 for the norms of latents"));
+  EXPECT_TRUE(once(told({{"deepseek2.rope.scaling.yarn_beta_fast", 1.5F}}, {}),
+                   "llama.cpp ignores deepseek2.rope.scaling.yarn_beta_fast"));
+}
+
 } // namespace
 } // namespace pentatron::checkpoint::deepseek

@@ -5,6 +5,7 @@
 
 #include "pentatron/comm/collectives.h"
 #include "pentatron/config/config.h"
+#include "pentatron/parallel/expert/order.h"
 #include "tests/nn/op_fixture.h"
 #include "tests/support/ranks.h"
 
@@ -40,15 +41,21 @@ at::Tensor tokens_of(int rank) {
 struct Ranks {
   int ranks, etp;
   DispatchKind kind = DispatchKind::kAllToAll;
+  bool operators = false; ///< of GPUs
 };
 std::ostream& operator<<(std::ostream& out, const Ranks& r) {
-  return out << r.ranks << " ranks, etp " << r.etp << ", " << config::to_string(r.kind);
+  return out << r.ranks << " ranks, etp " << r.etp << ", " << config::to_string(r.kind)
+             << (r.operators ? ", by operators" : "");
 }
 
-class DispatchOnRanks : public testing::TestWithParam<Ranks> {};
+class DispatchOnRanks : public testing::TestWithParam<Ranks> {
+ protected:
+  DispatchOnRanks() { order_by_operators_on_cpus(GetParam().operators); }
+  ~DispatchOnRanks() override { order_by_operators_on_cpus(false); }
+};
 
 TEST_P(DispatchOnRanks, EveryExpertGetsItsTokensInOrder) {
-  const auto [ranks, etp, kind] = GetParam();
+  const auto [ranks, etp, kind, operators] = GetParam();
   run_ranks(ranks, [&, etp = etp, ranks = ranks, kind = kind](const comm::Group& group) {
     const ExpertParallel parallel{group, etp, {}, kind};
     const at::Tensor chosen = choices_of(group.rank());
@@ -75,7 +82,7 @@ TEST_P(DispatchOnRanks, EveryExpertGetsItsTokensInOrder) {
 }
 
 TEST_P(DispatchOnRanks, RowsComeBackToTheirTokensAndTheirGradientsGoTheSameWays) {
-  const auto [ranks, etp, kind] = GetParam();
+  const auto [ranks, etp, kind, operators] = GetParam();
   run_ranks(ranks, [&, etp = etp, kind = kind](const comm::Group& group) {
     const Dispatch dispatch(choices_of(group.rank()), kExperts, {group, etp, {}, kind});
     const int64_t tokens = choices_of(group.rank()).size(0);
@@ -94,8 +101,28 @@ TEST_P(DispatchOnRanks, RowsComeBackToTheirTokensAndTheirGradientsGoTheSameWays)
   });
 }
 
+TEST_P(DispatchOnRanks, DroppedChoicesGiveNothingAndExpertsHaveTheirLeastRows) {
+  const auto [ranks, etp, kind, operators] = GetParam();
+  constexpr int64_t kLeast = 3;
+  run_ranks(ranks, [&, etp = etp, ranks = ranks, kind = kind](const comm::Group& group) {
+    const at::Tensor chosen = choices_of(group.rank()).clone();
+    if (chosen.size(0) > 1) chosen[1][0] = -1;
+    const Dispatch dispatch(chosen, kExperts, {group, etp, {}, kind}, kLeast);
+    const at::Tensor x = randn({chosen.size(0), 3}, 10 + group.rank()),
+                     probs = randn({chosen.size(0), kTopK}, 20 + group.rank());
+    const Dispatch::Arrived arrived = dispatch.arrive(dispatch.send(x, probs));
+    const at::Tensor y = dispatch.take_back(arrived.rows * arrived.values.unsqueeze(1));
+    expect_close(y, etp * x * probs.masked_fill(chosen < 0, 0).sum(1, true), kExact);
+    std::vector<int64_t> rows(kExperts);
+    for (const nn::RowRange& range : dispatch.ranges())
+      rows[static_cast<size_t>(range.matrix)] += range.rows;
+    for (int64_t e = 0; e < kExperts / (ranks / etp); ++e)
+      EXPECT_GE(rows[static_cast<size_t>(e)], kLeast * ranks) << e;
+  });
+}
+
 TEST_P(DispatchOnRanks, TwoPassesTakeTurnsWhereTheyWait) {
-  const auto [ranks, etp, kind] = GetParam();
+  const auto [ranks, etp, kind, operators] = GetParam();
   run_ranks(ranks, [&, ranks = ranks, etp = etp, kind = kind](const comm::Group& group) {
     const auto turns = std::make_shared<nn::Turns>();
     const ExpertParallel parallel{group, etp, {}, kind, false, turns};
@@ -129,10 +156,13 @@ TEST_P(DispatchOnRanks, TwoPassesTakeTurnsWhereTheyWait) {
 
 INSTANTIATE_TEST_SUITE_P(
     Ranks, DispatchOnRanks,
-    testing::Values(Ranks{1, 1}, Ranks{2, 1}, Ranks{2, 2}, Ranks{4, 1}, Ranks{4, 2}, Ranks{8, 2},
-                    Ranks{1, 1, DispatchKind::kAllGather}, Ranks{2, 1, DispatchKind::kAllGather},
-                    Ranks{2, 2, DispatchKind::kAllGather}, Ranks{4, 2, DispatchKind::kAllGather},
-                    Ranks{8, 2, DispatchKind::kAllGather}));
+    testing::Values(
+        Ranks{1, 1}, Ranks{2, 1}, Ranks{2, 2}, Ranks{4, 1}, Ranks{4, 2}, Ranks{8, 2},
+        Ranks{1, 1, DispatchKind::kAllGather}, Ranks{2, 1, DispatchKind::kAllGather},
+        Ranks{2, 2, DispatchKind::kAllGather}, Ranks{4, 2, DispatchKind::kAllGather},
+        Ranks{8, 2, DispatchKind::kAllGather}, Ranks{1, 1, DispatchKind::kAllToAll, true},
+        Ranks{2, 1, DispatchKind::kAllToAll, true}, Ranks{4, 2, DispatchKind::kAllToAll, true},
+        Ranks{2, 2, DispatchKind::kAllGather, true}, Ranks{4, 1, DispatchKind::kAllGather, true}));
 
 TEST(OwnRows, AreABlockOfEachRankAndJoinAgain) {
   for (const int64_t tokens : {1, 6, 7}) {

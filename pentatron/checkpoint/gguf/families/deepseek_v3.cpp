@@ -3,6 +3,7 @@
 /// Hugging Face does with rope_interleave. Layers of multi-token prediction are not in them.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "pentatron/base/log.h"
 #include "pentatron/base/text.h"
@@ -130,6 +131,11 @@ Json read_yarn(GgufKeyReader& in) {
     rope["original_max_position_embeddings"] = *original;
   for (const char* key : {"beta_fast", "beta_slow"})
     if (const auto beta = in.number(std::string("rope.scaling.yarn_") + key)) rope[key] = *beta;
+  if (rope.value("beta_fast", 32.0) != 32 || rope.value("beta_slow", 1.0) != 1)
+    log::shared_warning(
+        "{}: llama.cpp ignores {} and yarn_beta_slow for the architecture deepseek2; "
+        "pentatron uses them, as transformers",
+        in.keys().origin(), in.full("rope.scaling.yarn_beta_fast"));
   return rope;
 }
 
@@ -140,11 +146,16 @@ void check_scores(GgufKeyReader& in, const GgufStructure& s) {
   const bool biased = in.has_tensor(fmt::format("blk.{}.exp_probs_b.bias", s.dense));
   if (given == kSigmoid) return;
   if (given == 0 && biased)
-    return log::warning("{} has no {}: its experts are selected by sigmoid scores, as in all "
-                        "models with exp_probs_b.bias, where llama.cpp takes a softmax",
-                        in.keys().origin(), key);
-  in.problem(
-      fmt::format("{}={} is not supported, only {}, which is a sigmoid", key, given, kSigmoid));
+    return log::shared_warning(
+        "{} has no {}: its experts are selected by sigmoid scores, as in all "
+        "models with exp_probs_b.bias; llama.cpp takes a softmax, but for "
+        "some sizes",
+        in.keys().origin(), key);
+  in.problem(given == 0 ? fmt::format("there is no {}, so scores are a softmax, as in DeepSeek-V2; "
+                                      "only sigmoid scores are supported",
+                                      key)
+                        : fmt::format("{}={} is not supported, only {}, which is a sigmoid", key,
+                                      given, kSigmoid));
 }
 
 void read_deepseek_experts(GgufKeyReader& in, GgufStructure& s, Json& hf) {
@@ -197,7 +208,14 @@ void read_deepseek(GgufKeyReader& in, GgufConfig& out) {
   hf["rope_interleave"] = true;
   hf["attention_bias"] = false;
   hf["hidden_act"] = "silu";
-  hf["rms_norm_eps"] = in.needed_number("attention.layer_norm_rms_epsilon");
+  const double eps = in.needed_number("attention.layer_norm_rms_epsilon");
+  hf["rms_norm_eps"] = eps;
+  if (std::fabs(eps - kLatentNormEps) > 1e-3 * kLatentNormEps)
+    log::shared_warning(
+        "{}: llama.cpp uses {}={} for the norms of latents too; pentatron uses {}, as "
+        "transformers",
+        in.keys().origin(), in.full("attention.layer_norm_rms_epsilon"),
+        as_written(static_cast<float>(eps)), kLatentNormEps);
   hf["max_position_embeddings"] = in.size("context_length");
   hf["num_nextn_predict_layers"] = 0;
   // Read by transformers 4 and 5; rope_parameters only by 5.
@@ -219,7 +237,8 @@ void put_latent(GgufKeyWriter& w) {
   const bool implied = implies_plain_queries(s.layers, s.vocab);
   if (compressed) a.q_rank = w.size("q_lora_rank", 1536);
   if (compressed && implied)
-    refuse_deepseek(w, fmt::format("q_lora_rank={} with num_hidden_layers={}", a.q_rank, s.layers));
+    refuse_deepseek(w, fmt::format("q_lora_rank={} with num_hidden_layers={} and vocab_size={}",
+                                   a.q_rank, s.layers, s.vocab));
   if (!implied) w.put("attention.q_lora_rank", a.q_rank); // llama.cpp needs it, also as 0
   a.kv_rank = w.size("kv_lora_rank", 512);
   a.rotary = w.size("qk_rope_head_dim", 64);
@@ -291,7 +310,8 @@ void put_groups(GgufKeyWriter& w) {
 void put_deepseek_experts(GgufKeyWriter& w) {
   GgufStructure& s = w.structure();
   s.dense = w.get<int64_t>("first_k_dense_replace", 3);
-  if (s.dense < 0) w.problem(fmt::format("first_k_dense_replace={} is not valid", s.dense));
+  if (s.dense < 0 || s.dense > std::numeric_limits<int32_t>::max())
+    w.problem(fmt::format("first_k_dense_replace={} is not valid", s.dense));
   w.put("leading_dense_block_count", s.dense);
   const char* const count = w.has("n_routed_experts") ? "n_routed_experts" : "num_local_experts";
   const bool any = s.dense < s.layers || w.has(count);

@@ -21,9 +21,10 @@ std::vector<std::string> spellings(const Family& family, const std::string& name
   std::vector<std::string> all = {name};
   if (!family.base_prefix.empty() && name.starts_with(family.base_prefix))
     all.push_back(name.substr(family.base_prefix.size()));
-  for (const auto& [now, then] : family.older_endings)
-    if (name.ends_with(now))
-      all.push_back(name.substr(0, name.size() - now.size()) + std::string(then));
+  for (size_t i = 0, own = all.size(); i < own; ++i)
+    for (const auto& [now, then] : family.older_endings)
+      if (name.ends_with(now))
+        all.push_back(all[i].substr(0, all[i].size() - now.size()) + std::string(then));
   return all;
 }
 
