@@ -266,7 +266,7 @@ CASES = [
     ("options for the samples of a run", RUN_SAMPLES + " --seed 5", {
         "dataset.seed=5": RUN_SAMPLES + " dataset.seed=5"}),
     ("an order for the samples of a run", RUN_SAMPLES + " --order stable", {}),
-    ("samples in an order of the run's length", RUN_SAMPLES + " dataset.order=megatron", {}),
+    ("samples of a run in Megatron's order", RUN_SAMPLES + " dataset.order=megatron", {}),
     ("samples of no part", RUN_SAMPLES + " --part test", {
         "another dataset.split": RUN_SAMPLES + " --part test dataset.split=80,10,10"}),
     ("settings for a corpus", SAMPLES + "--index 0 dataset.seed=5", {"options such as --seed": SAMPLES + "--index 0 --seed 5"}),

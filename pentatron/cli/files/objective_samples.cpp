@@ -219,9 +219,6 @@ void print_objective_samples(const ObjectiveSamples& a) {
                        "dataset.type=bert or dataset.type=t5, --prefix PREFIX for a corpus, or "
                        "--sft FILE for fine-tuning",
                        config::to_string(dataset.type));
-  if (dataset.order == data::SampleOrder::kMegatron)
-    raise<ConfigError>("dataset.order=megatron shuffles by the length of a run, which inspect "
-                       "samples does not know\n  try: dataset.order=stable");
   const auto base = data::make_tokenizer(settings.tokenizer);
   const auto tokenizer = data::with_objective_tokens(base, dataset);
   data::Datasets sets = data::open_datasets(dataset, {.sequence_length = settings.train.seq_length,

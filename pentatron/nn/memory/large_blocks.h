@@ -12,7 +12,7 @@
 namespace pentatron::nn {
 
 /// Allocations from here up come from large_block().
-inline constexpr size_t kLargeBlock = size_t{4} << 20;
+inline constexpr size_t kLargeBlock = size_t{1} << 20;
 
 /// At least `bytes`, aligned to a page, of any content; nullptr if no memory is available, or under
 /// a sanitizer. Safe to call from any thread.
