@@ -203,11 +203,13 @@ def tensors_of(folder):
 
 
 def check_returned(program, name, folder):
-    hf_models.make(name, folder)
-    os.remove(f"{folder}/batch.safetensors")
-    before = tensors_of(folder)
+    theirs = f"{folder}/theirs"
+    os.mkdir(theirs)
+    hf_models.make(name, theirs)
+    os.remove(f"{theirs}/batch.safetensors")
+    before = tensors_of(theirs)
     before = {name: tensor for name, tensor in before.items() if not is_unused(name, before)}
-    for target, form, source in (("ours", "pentatron", folder), ("again", "pentatron", f"{folder}/ours"),
+    for target, form, source in (("ours", "pentatron", theirs), ("again", "pentatron", f"{folder}/ours"),
                                  ("back", "hf", f"{folder}/again")):
         pentatron(program, "convert", source, f"{folder}/{target}", "--format", form, "--max-shard-size", "50KB")
     after = tensors_of(f"{folder}/back")
@@ -215,8 +217,8 @@ def check_returned(program, name, folder):
         names = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
         raise RuntimeError(f"other bytes: {sorted(names)[:5]}")
     for file in ("config.json", "generation_config.json"):
-        if os.path.exists(f"{folder}/{file}"):
-            with open(f"{folder}/{file}", "rb") as a, open(f"{folder}/back/{file}", "rb") as b:
+        if os.path.exists(f"{theirs}/{file}"):
+            with open(f"{theirs}/{file}", "rb") as a, open(f"{folder}/back/{file}", "rb") as b:
                 if a.read() != b.read():
                     raise RuntimeError(f"{file} has changed")
     return f"{len(before)} tensors, byte for byte"
