@@ -262,6 +262,28 @@ def errors_fit(program, width, more):
             shell.close()
 
 
+def text_cannot_steer(program, width, more):
+    """Control characters of a text, also those of U+0080 to U+009F, are not sent to the terminal."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = "a \x1b[5mtext\u009b31m that steers \u0090 ".ljust(80, "x")
+        with open(os.path.join(folder, "text.jsonl"), "w", encoding="utf-8") as file:
+            for _ in range(4):
+                file.write(json.dumps({"text": text}) + "\n")
+        shell = Shell(folder, width)
+        try:
+            at = shell.wait(r"\$ ")
+            script(folder, program, "inspect", "samples", "dataset.type=bert", "dataset.path=text.jsonl", "dataset.bert_binary_head=none",
+                   "train.seq_length=128", "--index", "0", "--text", *more)
+            begin = len(shell.output)
+            shell.send("sh t\n")
+            shell.wait(r"\$ $", at + 4)
+            shown = re.sub(r"\x1b\[(?:1;32|0)m|\x1b\[\?2004[hl]", "", shell.output[begin:])
+            check("steers" in shown or "[MASK]" in shown, f"no sample: {shown!r}", shell)
+            check("?" in shown and not re.search(r"[\x1b\x80-\x9f]", shown), f"steers the terminal: {shown!r}", shell)
+        finally:
+            shell.close()
+
+
 CASES = [("stopped, 80 columns", stopped_run, 80, []),
          ("stopped, 120 columns, 2 threads", stopped_run, 120, ["--ranks=2"]),
          ("stopped, 100 columns, 2 processes", stopped_run, 100, ["--ranks=2", "--backend=sockets"]),
@@ -269,7 +291,8 @@ CASES = [("stopped, 80 columns", stopped_run, 80, []),
          ("verification", verified, 80, []),
          ("help, 80 columns", help_fits, 80, []),
          ("help, 50 columns", help_fits, 50, []),
-         ("errors, 50 columns", errors_fit, 50, [])]
+         ("errors, 50 columns", errors_fit, 50, []),
+         ("text of a sample", text_cannot_steer, 120, [])]
 
 
 def main():

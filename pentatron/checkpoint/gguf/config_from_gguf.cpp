@@ -66,6 +66,15 @@ std::vector<std::string_view> known_keys(const GgufFamily& family) {
 
 } // namespace
 
+void put_sizes(const GgufFamily& family, const GgufStructure& s, Json& hf) {
+  hf["model_type"] = family.model_type;
+  hf["architectures"] = {family.model_class};
+  hf["num_hidden_layers"] = s.layers;
+  hf["hidden_size"] = s.hidden;
+  hf["intermediate_size"] = s.ffn;
+  hf["num_attention_heads"] = s.heads;
+}
+
 GgufConfig config_from_gguf(const GgufFile& file, Problems& problems) {
   const GgufKeys& keys = file.metadata();
   GgufConfig out;

@@ -23,6 +23,10 @@ struct GgufConfig {
 /// architecture. Use the structure only if there are no problems.
 GgufConfig config_from_gguf(const GgufFile& file, Problems& problems);
 
+/// What the config.json of every family but GPT-2 says in equal words: the family, layers and
+/// sizes.
+void put_sizes(const GgufFamily& family, const GgufStructure& structure, Json& hf);
+
 struct GgufHead {
   GgufStructure structure;
   GgufMetadata metadata; ///< <architecture>.*

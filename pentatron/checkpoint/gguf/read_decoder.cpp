@@ -184,12 +184,7 @@ void read_decoder(GgufKeyReader& in, GgufConfig& out) {
       in.problem("rope_freqs.weight together with rope.scaling.type is not supported");
     scaling = read_rope_freqs(in, *freqs, theta, s.head_size);
   }
-  hf["model_type"] = family.model_type;
-  hf["architectures"] = {family.model_class};
-  hf["num_hidden_layers"] = s.layers;
-  hf["hidden_size"] = s.hidden;
-  hf["intermediate_size"] = s.ffn;
-  hf["num_attention_heads"] = s.heads;
+  put_sizes(family, s, hf);
   hf["num_key_value_heads"] = s.kv_heads;
   if (d.has_head_size)
     hf["head_dim"] = s.head_size;

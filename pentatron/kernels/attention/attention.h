@@ -8,11 +8,10 @@
 ///   lse, dlse [n, T]: log of the sum of exp(scores), natural; kept by the forward for the backward
 ///   bias, dbias [n, 2 span - 1]: column span - 1 + (position of the query - that of the key)
 /// Head i of q attends to head i / (n / g) of k and v. AttentionPair and AttentionMask say which
-/// keys a query sees. With a cap c, a score s = scale q k becomes
-/// c tanh(s / c), before the bias is added (Gemma 2, arXiv:2408.00118). Sinks add
-/// exp(sink) of the head to the denominator, with no value behind it. A query of a pair that sees
-/// no key gets out 0 and lse -inf (or the sink), and gives no gradient to others. Rows of queries
-/// and keys in no pair are not written.
+/// keys a query sees. With a cap c, a score s = scale q k becomes c tanh(s / c) before the bias is
+/// added (Gemma 2, arXiv:2408.00118). Sinks add exp(sink) of the head to the denominator, with no
+/// value behind it. A query of a pair that sees no key gets out 0 and lse -inf (or the sink), and
+/// gives no gradient to others. Rows of queries and keys in no pair are not written.
 ///
 /// Accumulate type: float for fp32 and bf16 (entries with bf16 instructions round probabilities to
 /// bf16 before their products with bf16 values), double for fp64 (reference only). The result does

@@ -6,6 +6,7 @@
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/nn/record.h"
+#include "pentatron/parallel/expert/order.h"
 
 namespace pentatron::parallel {
 
@@ -109,10 +110,9 @@ at::Tensor with_auxiliary_losses(const at::Tensor& probs, const AuxiliaryInputs&
 
 at::Tensor choice_counts(const at::Tensor& experts, const at::Tensor& real, int64_t num_experts) {
   const nn::NoAutograd guard;
-  at::Tensor chosen = experts.view({-1});
-  at::Tensor ones = at::ones_like(chosen);
-  if (real.defined()) ones = ones * real.unsqueeze(1).expand_as(experts).reshape({-1});
-  return at::zeros({num_experts}, chosen.options()).index_add_(0, chosen, ones);
+  const at::Tensor chosen =
+      real.defined() ? experts.masked_fill(real.logical_not().unsqueeze(1), -1) : experts;
+  return counts_of_keys(chosen.reshape({-1}), num_experts, 0);
 }
 
 void update_expert_bias(const at::Tensor& bias, const at::Tensor& counts, double rate) {

@@ -1,6 +1,4 @@
 // DeepSeek-V3 as llama.cpp's deepseek2, and back.
-#include <cstring>
-#include <map>
 #include <optional>
 
 #include <fmt/format.h>
@@ -8,16 +6,14 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/gguf.h"
-#include "pentatron/checkpoint/gguf/gguf_export.h"
 #include "pentatron/checkpoint/gguf/gguf_model.h"
-#include "tests/support/files.h"
+#include "tests/checkpoint/gguf/numbered_model.h"
 
 namespace pentatron::checkpoint::deepseek {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-using Numbers = std::vector<float>;
 
 constexpr int64_t kHidden = 6, kFfn = 10, kExpertFfn = 5, kVocab = 11, kExperts = 4, kHeads = 3,
                   kQRank = 7, kKvRank = 8, kKeys = 5, kRotary = 4, kValue = 3;
@@ -30,8 +26,8 @@ Json yarn(double mscale, double all, std::optional<double> beta_fast = {}) {
   return rope;
 }
 
-/// A model of three layers, whose numbers are all different.
-struct DeepSeek {
+/// A model of three layers.
+struct DeepSeek : NumberedModel {
   explicit DeepSeek(const Json& changes = Json::object()) {
     config = {{"model_type", "deepseek_v3"},
               {"hidden_size", kHidden},
@@ -97,31 +93,8 @@ struct DeepSeek {
   }
   void add(const std::string& module, const std::vector<int64_t>& shape,
            const std::string& weight = ".weight") {
-    const std::string name = module + weight;
-    size_t size = 1;
-    for (const int64_t extent : shape) size *= static_cast<size_t>(extent);
-    Numbers& numbers = values[name];
-    for (size_t i = 0; i < size; ++i) numbers.push_back(next++);
-    sources.push_back({name, shape, SafeDtype::kF32, [this, name](std::span<std::byte> to) {
-                         ++reads[name];
-                         std::memcpy(to.data(), values.at(name).data(), to.size());
-                       }});
+    NumberedModel::add(module + weight, shape);
   }
-  void write(const fs::path& file, GgmlType type = GgmlType::kF32) const {
-    write_gguf(file, config, sources, {.type = type, .name = {}, .tokenizer = {}});
-  }
-  std::string error() const {
-    const TemporaryFolder folder;
-    return message_of([&] { write(folder.path() / "x.gguf"); });
-  }
-
-  Json config;
-  std::vector<GgufSource> sources;
-  std::map<std::string, Numbers> values;
-  mutable std::map<std::string, int> reads;
-  float next = 1;
-
-  DeepSeek(const DeepSeek&) = delete; // what reads the sources refers to it
 };
 
 Numbers numbers_of(const GgufModel& model, const std::string& name) {

@@ -1,16 +1,12 @@
 // Mixtures of experts as GGUF files and back: llama.cpp's names and shapes.
-#include <cstring>
-#include <map>
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/gguf.h"
-#include "pentatron/checkpoint/gguf/gguf_export.h"
 #include "pentatron/checkpoint/gguf/gguf_model.h"
-#include "tests/support/files.h"
+#include "tests/checkpoint/gguf/numbered_model.h"
 
 namespace pentatron::checkpoint {
 namespace {
@@ -21,8 +17,8 @@ using ::testing::HasSubstr;
 constexpr int64_t kHidden = 8, kFfn = 6, kExpertFfn = 4, kShared = 10, kVocab = 11, kLayers = 2,
                   kExperts = 3, kHeads = 2, kKv = 1, kHead = 4;
 
-/// A model of experts with two layers, whose numbers are all different.
-struct ExpertModel {
+/// A model of experts with two layers.
+struct ExpertModel : NumberedModel {
   explicit ExpertModel(const std::string& type) : type(type) {
     const bool oss = type == "gpt_oss", olmoe = type == "olmoe";
     const int64_t kv_heads = olmoe ? kHeads : kKv,
@@ -81,28 +77,8 @@ struct ExpertModel {
     add("model.norm.weight", {kHidden});
     add("lm_head.weight", {kVocab, kHidden});
   }
-  void add(const std::string& name, const std::vector<int64_t>& shape) {
-    size_t size = 1;
-    for (const int64_t extent : shape) size *= static_cast<size_t>(extent);
-    std::vector<float>& numbers = values[name];
-    for (size_t i = 0; i < size; ++i) numbers.push_back(next++);
-    sources.push_back({name, shape, SafeDtype::kF32, [this, name](std::span<std::byte> to) {
-                         std::memcpy(to.data(), values.at(name).data(), to.size());
-                       }});
-  }
-  void write(const fs::path& file, GgmlType type = GgmlType::kF32) const {
-    write_gguf(file, config, sources, {.type = type, .name = {}, .tokenizer = {}});
-  }
-  std::string error() const {
-    const TemporaryFolder folder;
-    return message_of([&] { write(folder.path() / "x.gguf"); });
-  }
 
   std::string type;
-  Json config;
-  std::vector<GgufSource> sources;
-  std::map<std::string, std::vector<float>> values;
-  float next = 1;
 };
 
 class ExpertFamily : public testing::TestWithParam<const char*> {};

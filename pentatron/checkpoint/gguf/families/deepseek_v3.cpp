@@ -184,7 +184,6 @@ void read_deepseek_experts(GgufKeyReader& in, GgufStructure& s, Json& hf) {
 
 void read_deepseek(GgufKeyReader& in, GgufConfig& out) {
   GgufStructure& s = out.structure;
-  const GgufFamily& family = *s.family;
   Json& hf = out.hf;
   in.refuse_unless("nextn_predict_layers", 0);
   s.layers = in.size("block_count");
@@ -192,12 +191,7 @@ void read_deepseek(GgufKeyReader& in, GgufConfig& out) {
   s.heads = in.size("attention.head_count");
   s.ffn = in.size("feed_forward_length");
   read_latent(in, s);
-  hf["model_type"] = family.model_type;
-  hf["architectures"] = {family.model_class};
-  hf["num_hidden_layers"] = s.layers;
-  hf["hidden_size"] = s.hidden;
-  hf["intermediate_size"] = s.ffn;
-  hf["num_attention_heads"] = s.heads;
+  put_sizes(*s.family, s, hf);
   hf["num_key_value_heads"] = s.heads;
   hf["head_dim"] = s.latent.rotary;
   hf["q_lora_rank"] = s.latent.q_rank > 0 ? Json(s.latent.q_rank) : Json();
