@@ -277,7 +277,7 @@ def text_cannot_steer(program, width, more):
             begin = len(shell.output)
             shell.send("sh t\n")
             shell.wait(r"\$ $", at + 4)
-            shown = re.sub(r"\x1b\[(?:1;32|0)m|\x1b\[\?2004[hl]", "", shell.output[begin:])
+            shown = re.sub(r"\x1b\[(?:1;32|0)m|\x1b\[K|\x1b\[\?2004[hl]", "", shell.output[begin:])
             check("steers" in shown or "[MASK]" in shown, f"no sample: {shown!r}", shell)
             check("?" in shown and not re.search(r"[\x1b\x80-\x9f]", shown), f"steers the terminal: {shown!r}", shell)
         finally:
