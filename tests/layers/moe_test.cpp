@@ -355,6 +355,27 @@ TEST_P(MoeLayer, CostCountsTheBytesThatOperatorsKeep) {
     }
 }
 
+/// Rows of zeros that fill experts up to their capacity are kept like others, and are no work of
+/// the model.
+TEST(MoePadding, CountsAsBytesAndNotAsFlops) {
+  MoeOptions padded = plain();
+  padded.capacity = {.factor = 2, .pad = true};
+  Layer layer(padded, {}, {}, at::kFloat);
+  test::Pass pass(kTokens);
+  pass.ctx.training = true;
+  nn::SavedTensors account;
+  const at::Tensor x = randn({kTokens, kHidden}, 1).to(at::kFloat).requires_grad_(true);
+  const at::Tensor y = [&] {
+    const nn::SavedTensorsScope accounted(account);
+    return layer.moe.forward(x, pass.ctx);
+  }();
+  const nn::LayerShape shape{.tokens = kTokens, .element_bytes = 4, .acc_bytes = 4};
+  const nn::Cost cost = Moe::cost(padded, shape), without = Moe::cost(plain(), shape);
+  EXPECT_EQ(account.bytes(), cost.saved_bytes);
+  EXPECT_GT(cost.saved_bytes, without.saved_bytes);
+  EXPECT_EQ(cost.forward_gemm_flops, without.forward_gemm_flops);
+}
+
 /// Tensor ranks that are all ranks of experts, with equal loads.
 struct OnRanks {
   int ranks, etp;
