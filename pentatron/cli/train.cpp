@@ -108,12 +108,16 @@ void train_rank(const trainer::Config& config, const comm::Group& world,
   trainer::Trainer trainer(config, world, std::move(folders));
   const trainer::TrainReport report =
       trainer.run({.progress_bar = true, .version = program_version()});
-  if (report.reason != trainer::StopReason::kFinished)
+  const bool stopped = report.reason != trainer::StopReason::kFinished;
+  if (stopped && report.steps == 0)
+    log::info("stopped {} before iteration {}; there is nothing new to save",
+              why_stopped(report.reason, config.train), report.iterations + 1);
+  else if (stopped)
     log::info("stopped {} after iteration {}{}", why_stopped(report.reason, config.train),
               report.iterations,
               config.checkpoint.save.empty() ? "; not saved, because checkpoint.save is empty"
                                              : "");
-  if (report.steps == 0 && report.iterations > 0)
+  if (report.steps == 0 && report.iterations > 0 && !stopped)
     log::info("nothing to do: the run has already reached its last iteration, {}",
               report.iterations);
   if (report.steps > 0 && !report.last_loss)

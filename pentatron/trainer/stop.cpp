@@ -74,9 +74,10 @@ const char* stopping_text(bool saves) {
   // On a terminal the last line shows ^C, and maybe the progress bar.
   constexpr size_t kClear = 4;
   const char* const text =
-      saves ? "\r\033[Kfinishing this iteration and saving a checkpoint\n"
+      saves ? "\r\033[Kstopping; an iteration that has begun is finished and saved first\n"
               "press Ctrl-C or send SIGTERM again to stop now without saving\n"
-            : "\r\033[Kfinishing this iteration; checkpoint.save is empty, so nothing is saved\n"
+            : "\r\033[Kstopping; an iteration that has begun is finished first, and not saved "
+              "because checkpoint.save is empty\n"
               "press Ctrl-C or send SIGTERM again to stop now\n";
   return ::isatty(STDERR_FILENO) == 1 ? text : text + kClear;
 }

@@ -519,7 +519,10 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
     try_out(true);
   }
 
-  while (s.progress.iteration < s.total_iterations) {
+  if (s.progress.iteration < s.total_iterations) // before it is worth an iteration and a save
+    report.signal = any_rank({.signal = signal_that_came()}, s.groups.world()).signal;
+  if (report.signal != 0) report.reason = StopReason::kSignal;
+  while (report.signal == 0 && s.progress.iteration < s.total_iterations) {
     failed.tell();
     const int64_t iteration = s.progress.iteration + 1;
     const int64_t n = length.by_samples()

@@ -252,6 +252,11 @@ TEST_F(CorpusVerbs, InspectShowsSamplesOfBert) {
   // Other parts of a run's settings may be there, and mistakes in those of the data are told.
   EXPECT_EQ(run(single + "train.seq_length=64"),
             run(single + "train.seq_length=64 model.num_layers=3"));
+  EXPECT_THAT(run(single + "model.nmu_layers=3 2>&1", 2),
+              HasSubstr("model.nmu_layers is not a key\n  try: model.num_layers\n"));
+  write("section.yaml", "optimzer:\n  lr: 1\ndataset:\n  path: text.jsonl\n  type: bert\n");
+  EXPECT_THAT(run("inspect samples section.yaml --index 0 2>&1", 2),
+              HasSubstr("section.yaml:1: optimzer is not a key\n  try: optimizer\n"));
   write("wrong.yaml", "dataset: text.jsonl\n");
   EXPECT_THAT(run("inspect samples wrong.yaml dataset.type=bert --index 0 2>&1", 2),
               HasSubstr("dataset"));

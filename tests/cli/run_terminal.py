@@ -151,14 +151,14 @@ def stopped_run(program, width, more):
             # Ctrl-C: the answer, a checkpoint, and no bar.
             shell.wait(r"iteration +\d+/1000000 \|", at)
             shell.send("\x03")
-            at = shell.wait("finishing this iteration and saving a checkpoint", at)
+            at = shell.wait("is finished and saved first", at)
             at = shell.wait("stopped by a signal after iteration", at)
             at = shell.wait(r"\$ ", at)
             shell.send("echo status=$?\n")
             shell.wait(r"status=0\r", at)
             lines = shell.screen.lines()
             check(not any("training [" in line for line in lines), "a bar stays on the screen", shell)
-            answers = ("finishing this iteration", "press Ctrl-C")
+            answers = ("an iteration that has begun is finished", "press Ctrl-C")
             check(all(line.startswith(answers) for line in lines if any(answer in line for answer in answers)),
                   "the answer shares a line", shell)
             shown = [line for line in lines if re.match(r"iteration +\d+/1000000 \|", line)]

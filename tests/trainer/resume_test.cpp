@@ -340,22 +340,43 @@ TEST_F(Saving, ALimitOfTimeASignalAndAnIntervalSaveAndStop) {
       test::run(config({"train.exit_duration_in_mins=1e-9", "train.train_iters=5"}));
   EXPECT_EQ(trace.report.reason, StopReason::kDuration);
   EXPECT_THAT(folders(), ElementsAre("step_00000001"));
+  int64_t iteration = 1;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    fs::remove_all(scratch / "log");
     install_signal_handlers();
-    std::raise(signal);
-    trace = test::run(config({load, "train.train_iters=5"}));
+    const std::jthread sender([&](const std::stop_token& stop) { // once a step was made
+      std::error_code none_yet;
+      while (!stop.stop_requested() &&
+             int64_t(fs::file_size(scratch / "log/metrics.jsonl", none_yet)) < 100)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ::kill(::getpid(), signal);
+    });
+    trace = test::run(
+        config({load, "train.train_iters=1000000", "logger.dir=" + (scratch / "log")}));
     EXPECT_EQ(trace.report.reason, StopReason::kSignal);
+    EXPECT_EQ(trace.report.signal, signal);
     EXPECT_TRUE(fs::exists(trace.report.checkpoint / "manifest.json"));
+    EXPECT_GT(trace.report.iterations, iteration);
+    iteration = trace.report.iterations;
   }
+  // One that comes before the first step of a run: that step, and a save of it, are not waited for.
+  const std::vector<std::string> saved = folders();
+  install_signal_handlers();
+  std::raise(SIGTERM);
+  const auto in_all = [&](int64_t n) { return fmt::format("train.train_iters={}", iteration + n); };
+  trace = test::run(config({load, in_all(1)}));
+  EXPECT_EQ(trace.report.reason, StopReason::kSignal);
+  EXPECT_EQ(trace.report.steps, 0);
+  EXPECT_EQ(trace.report.iterations, iteration);
+  EXPECT_EQ(folders(), saved);
   install_signal_handlers(); // forgets the signal
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGHUP, SIG_DFL);
-  EXPECT_EQ(trace.report.iterations, 4);
-  trace = test::run(config({load, "train.train_iters=5"}));
+  trace = test::run(config({load, in_all(1)}));
   EXPECT_EQ(trace.report.reason, StopReason::kFinished);
-  EXPECT_EQ(trace.report.iterations, 5);
-  trace = test::run(config({load, "train.train_iters=5"}));
+  EXPECT_EQ(trace.report.iterations, iteration + 1);
+  trace = test::run(config({load, in_all(1)}));
   EXPECT_FALSE(trace.report.last_loss) << "nothing was left to do";
 }
 

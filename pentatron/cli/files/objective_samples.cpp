@@ -14,6 +14,8 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/nearest.h"
+#include "pentatron/cli/files/command_table.h"
 #include "pentatron/cli/files/terminal.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/batch.h"
@@ -55,7 +57,39 @@ bool is_of_data(const std::string& path) {
          path.starts_with("tokenizer.");
 }
 
+/// The keys of a run, of which this program knows only those of the data; empty if the table of
+/// commands cannot be read.
+std::vector<std::string> keys_of_run() {
+  std::vector<std::string> keys;
+  try {
+    const Json table = read_json(command_table_file());
+    for (const Json& key : table.at("keys")) keys.push_back(key.at("name"));
+  } catch (const std::exception&) {
+    keys.clear();
+  }
+  return keys;
+}
+
+/// Whether `path` is one of the keys, a section of keys, or below a key that takes a mapping.
+bool is_of_run(const std::string& path, const std::vector<std::string>& keys) {
+  if (keys.empty()) return true;
+  return std::ranges::any_of(keys, [&](const std::string& key) {
+    return key == path || key.starts_with(path + ".") || path.starts_with(key + ".");
+  });
+}
+
+/// What stands in `keys` for a misspelled section or key.
+std::string nearest_key(const std::string& path, const std::vector<std::string>& keys) {
+  std::vector<std::string> names = keys;
+  for (const std::string& key : keys)
+    for (size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1))
+      if (const std::string section = key.substr(0, dot); std::ranges::find(names, section) == names.end())
+        names.push_back(section);
+  return nearest(path, names);
+}
+
 DataSettings read_settings(const std::vector<std::string>& all) {
+  const std::vector<std::string> keys = keys_of_run();
   DataSettings settings;
   config::Violations problems;
   for (const std::string& setting : all) {
@@ -65,7 +99,10 @@ DataSettings read_settings(const std::vector<std::string>& all) {
     else
       config::apply_file(settings, setting, of_run);
     for (const config::Violation& v : of_run.list())
-      if (is_of_data(v.path)) problems.add_at(v.where, v.path, v.cause, v.suggestion);
+      if (is_of_data(v.path))
+        problems.add_at(v.where, v.path, v.cause, v.suggestion);
+      else if (!is_of_run(v.path, keys))
+        problems.add_at(v.where, v.path, v.cause, nearest_key(v.path, keys));
   }
   problems.throw_if_any();
   if (const std::string& path = settings.tokenizer.path; path == "bytes") {
