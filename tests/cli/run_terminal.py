@@ -158,7 +158,7 @@ def stopped_run(program, width, more):
             shell.wait(r"status=0\r", at)
             lines = shell.screen.lines()
             check(not any("training [" in line for line in lines), "a bar stays on the screen", shell)
-            answers = ("an iteration that has begun is finished", "press Ctrl-C")
+            answers = ("stopping; an iteration that has begun", "press Ctrl-C")
             check(all(line.startswith(answers) for line in lines if any(answer in line for answer in answers)),
                   "the answer shares a line", shell)
             shown = [line for line in lines if re.match(r"iteration +\d+/1000000 \|", line)]
