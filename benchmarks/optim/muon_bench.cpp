@@ -1,5 +1,6 @@
 // A step of Muon over the matrices of a transformer layer, beside the operations of
-// torch.optim.Muon. Operations counted: those of five iterations on the smaller side.
+// torch.optim.Muon. Operations counted: those of five iterations on the smaller side, with whole
+// products.
 #include <ATen/ATen.h>
 
 #include "benchmarks/kernels/beside_torch.h"

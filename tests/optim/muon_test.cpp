@@ -38,6 +38,23 @@ TEST(NewtonSchulz, AppliesThePolynomialsToSingularValues) {
       }
 }
 
+TEST(NewtonSchulz, OfLargeMatricesComputesHalfOfEachSymmetricProduct) {
+  for (const auto& [stack, rows, columns] : std::vector<std::array<int64_t, 3>>{
+           {1, 523, 530}, {1, 1200, 523}, {2, 523, 1200}, {2, 530, 523}}) {
+    const std::vector<Quintic> polynomials = quintics(MuonCoefficients::kSimple, 3);
+    const at::Tensor x = test::randn({stack, rows, columns}, 7).to(at::kDouble);
+    const at::Tensor y = orthogonalized(x, polynomials, 1e-7);
+    for (int64_t i = 0; i < stack; ++i) {
+      at::Tensor z = x[i] / x[i].norm();
+      for (const auto& [a, b, c] : polynomials) {
+        const at::Tensor zzz = z.matmul(z.t()).matmul(z);
+        z = a * z + b * zzz + c * z.matmul(z.t()).matmul(zzz);
+      }
+      test::expect_close(y[i], z, {.rtol = 1e-10, .atol = 1e-13});
+    }
+  }
+}
+
 TEST(NewtonSchulz, OfPolarExpressConverges) {
   const std::vector<Quintic> polynomials = quintics(MuonCoefficients::kPolarExpress, 10);
   for (const double s : {1.0, 0.5, 0.1, 0.01, 0.002}) {
