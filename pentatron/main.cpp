@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "pentatron/cli/files/exit_status.h"
@@ -43,9 +44,19 @@ void keep_freed_memory() {
   ::setenv("MALLOC_TRIM_THRESHOLD_", "8589934592", 0);
 }
 
+/// A file that is opened where standard input or output was closed would be read or written in its
+/// place. What fails takes that place: reading from standard input, and writing to the others.
+void keep_standard_descriptors() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(descriptor, F_GETFD) == -1 && errno == EBADF) // the lowest that is free is this one
+        [[maybe_unused]]
+      const int opened = ::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
+  keep_standard_descriptors();
   if (works_on_files(argc, argv))
     return pentatron::cli::run_program(argc, argv, pentatron::cli::file_verbs());
   set_waiting();

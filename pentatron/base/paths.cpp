@@ -19,6 +19,14 @@ bool is_there(const fs::path& path) {
   return fs::exists(fs::symlink_status(path, error));
 }
 
+fs::path behind_links(const fs::path& path) {
+  std::error_code error;
+  const fs::path name = path.has_filename() ? path : path.parent_path(); // "DIR/"
+  if (!fs::is_symlink(fs::symlink_status(name, error))) return path;
+  fs::path target = fs::weakly_canonical(name, error);
+  return error ? path : target;
+}
+
 void refuse_existing(std::span<const fs::path> outputs, std::string_view option) {
   for (const fs::path& output : outputs) {
     if (is_there(output))

@@ -13,6 +13,11 @@ namespace pentatron {
 /// Whether there is a file, folder or link of this name, which a link without a target is too.
 bool is_there(const std::filesystem::path& path);
 
+/// What a link names, so that replacing it replaces that and not the link: the path without links.
+/// Any other path stays as it is. For paths that a user has typed; links in files of others are not
+/// to be followed.
+std::filesystem::path behind_links(const std::filesystem::path& path);
+
 /// Throws ConfigError if one of the files that an option names is there, whatever it is.
 void refuse_existing(std::span<const std::filesystem::path> outputs,
                      std::string_view option = "--output");

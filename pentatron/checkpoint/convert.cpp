@@ -324,8 +324,20 @@ ConvertReport write_as_gguf(ModelSource& source, const fs::path& target,
   return {.bytes = fs::file_size(target), .tensors = tensors.size(), .files = 1};
 }
 
+/// The files of weights that the index of a Hugging Face folder names.
+std::set<std::string> indexed_files(const fs::path& model) {
+  std::set<std::string> names;
+  try {
+    const Json index = read_json(model / "model.safetensors.index.json");
+    for (const auto& [tensor, file] : index.at("weight_map").items()) names.insert(file);
+  } catch (const std::exception&) { // there is none, or it is no index
+  }
+  return names;
+}
+
 /// An entry of the folder that is no file of a model, as exports write them; empty: there is none.
 std::string foreign_file(const fs::path& model) {
+  const std::set<std::string> indexed = indexed_files(model);
   static const std::set<std::string, std::less<>> kNames = {"adapter_config.json", "latest", "lock",
                                                             "manifest.json"};
   std::error_code error;
@@ -333,12 +345,27 @@ std::string foreign_file(const fs::path& model) {
     const std::string name = entry.path().filename().string();
     const std::string ending = entry.path().extension().string();
     const bool step = entry.is_directory(error) && name.starts_with("step_");
-    const bool weights = ending == ".safetensors" || ending == ".model" || ending == ".tiktoken";
-    if (!step && !kNames.contains(name) && !is_exported_name(name) &&
-        !(weights && entry.is_regular_file(error)))
+    const bool tokenizer = ending == ".model" || ending == ".tiktoken";
+    if (!step && !kNames.contains(name) && !is_exported_name(name) && !indexed.contains(name) &&
+        !(tokenizer && entry.is_regular_file(error)))
       return name;
   }
   return {};
+}
+
+/// Throws if a tokenizer is in `target`, which a model without one would replace.
+void keep_tokenizer(const ModelSource& source, const fs::path& target,
+                    const ConvertOptions& options) {
+  static constexpr std::array kTokenizers = {"tokenizer.json", "tokenizer.model", "spiece.model",
+                                             "vocab.json", "vocab.txt"};
+  const std::map<std::string, std::string> written = companion_texts(source, options);
+  const auto is_written = [&](const char* name) { return written.contains(name); };
+  if (std::ranges::any_of(kTokenizers, is_written)) return;
+  for (const char* name : kTokenizers)
+    if (is_there(target / name))
+      raise<ConfigError>("{} has a tokenizer ({}), which would be removed: {} has none\n  try: "
+                         "another target",
+                         target.string(), name, source.facts().path.string());
 }
 
 } // namespace
@@ -440,8 +467,9 @@ ConvertReport write_hf_folder(ModelSource& source, const fs::path& folder,
 
 ConvertReport convert_model(ModelSource& source, const fs::path& place,
                             const ConvertOptions& options) {
-  const fs::path target = place.has_filename() ? place : place.parent_path(); // "DIR/"
-  check_target(source, target, options);
+  const fs::path given = place.has_filename() ? place : place.parent_path(); // "DIR/"
+  check_target(source, given, options);
+  const fs::path target = behind_links(given);
   if (options.max_shard_bytes == 0)
     raise<ConfigError>("--max-shard-size is 0, which is too small for any tensor");
   std::error_code error;
@@ -450,6 +478,7 @@ ConvertReport convert_model(ModelSource& source, const fs::path& place,
   if (error) raise<ConfigError>("cannot create {}: {}", parent.string(), error.message());
   if (options.format == ModelFormat::kGguf) // which has no place for what training alone needs
     return write_as_gguf(*without_mtp(source), target, options);
+  if (options.format == ModelFormat::kHuggingFace) keep_tokenizer(source, target, options);
   AtomicDirectory aside(target);
   const ConvertReport report = options.format == ModelFormat::kPentatron
                                    ? write_checkpoint(source, aside.path(), options)

@@ -24,6 +24,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/base/json.h"
+#include "pentatron/checkpoint/adapters/adapter_origin.h"
 #include "pentatron/checkpoint/generation_defaults.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/strictness.h"
@@ -59,10 +60,11 @@ struct ModelFacts {
   int64_t context = 0;
   TokenizerPlace tokenizer;
   GenerationDefaults generation;
-  bool trained = false;      ///< by pentatron, since it came from elsewhere
-  bool without_head = false; ///< LlamaModel: config.json and the files have no output layer
-  std::string saved_config;  ///< the run's configuration as YAML; empty: none
-  TensorInfos tensors;       ///< by parameter, with the true shape and the type in the files
+  bool trained = false;       ///< by pentatron, since it came from elsewhere
+  bool without_head = false;  ///< LlamaModel: config.json and the files have no output layer
+  std::string saved_config;   ///< the run's configuration as YAML; empty: none
+  TensorInfos tensors;        ///< by parameter, with the true shape and the type in the files
+  AdapterOrigin adapter = {}; ///< that is merged into the weights
   /// Small files that belong to the model: config.json, generation_config.json, the tokenizer's.
   std::vector<std::filesystem::path> companions;
   /// Trained tensors in the files that the model does not have: heads of other tasks.
@@ -136,6 +138,8 @@ std::unique_ptr<ModelSource> open_model(const std::string& where,
 /// The format of the files; throws DataError if it is unknown.
 ModelFormat recognise_model(const std::filesystem::path& where);
 
+inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
+
 /// Names of the files that belong to a Hugging Face model, in addition to its weights.
 inline constexpr std::array kCompanionFiles = {"config.json",
                                                "generation_config.json",
@@ -149,7 +153,7 @@ inline constexpr std::array kCompanionFiles = {"config.json",
                                                "vocab.txt",
                                                "spiece.model",
                                                "sentencepiece.bpe.model",
-                                               "chat_template.jinja",
+                                               kChatTemplateFile,
                                                "chat_template.json",
                                                "LICENSE"};
 /// The companion files that exist in a folder.

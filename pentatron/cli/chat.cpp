@@ -14,6 +14,7 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/paths.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/base/text.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
@@ -139,7 +140,7 @@ constexpr const char* kCommandsHelp = "/reset      clear the conversation\n"
 
 /// Answers to commands go to standard error: standard output has the model's text only.
 void tell(const comm::Group& world, const std::string& text) {
-  if (world.rank() == 0) fmt::print(stderr, "{}", text);
+  if (world.rank() == 0) log::print(text);
 }
 
 /// A file that is there is never replaced.

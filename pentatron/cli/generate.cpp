@@ -226,9 +226,8 @@ class Run {
 /// Nobody means a text of the model's own with an empty pipe.
 void refuse_empty_input(const data::Tokenizer& tokenizer) {
   const bool has_start = !generate::prompt_tokens(tokenizer, "").empty();
-  raise<ConfigError>("standard input has no prompt: it is empty\n  try: --prompt TEXT{}",
-                     has_start ? ", or --prompt \"\" to begin with the tokenizer's start token"
-                               : "");
+  raise<DataError>("standard input has no prompt: it is empty\n  try: --prompt TEXT{}",
+                   has_start ? ", or --prompt \"\" to begin with the tokenizer's start token" : "");
 }
 
 /// Before the weights are read.

@@ -201,7 +201,7 @@ int run_serve(const ServeArguments& arguments) {
       read_adapters(arguments, *opened.source,
                     arguments.name.empty() ? default_name(arguments.model) : arguments.name);
   options.service.models = adapters.names;
-  const std::optional<ChatFormat> chat = open_chat_format(opened, *tokenizer);
+  const std::optional<ChatFormat> chat = open_chat_format(opened, *tokenizer, adapters.adapters);
   if (chat) options.service.chat_stop_texts = chat->stops;
   options.share_prefixes = !arguments.no_sharing;
   options.scheduler.survives_failures = ranks.size == 1;

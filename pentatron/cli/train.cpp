@@ -15,6 +15,7 @@
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/cli/commands.h"
+#include "pentatron/cli/files/terminal.h"
 #include "pentatron/cli/ranks.h"
 #include "pentatron/cli/training.h"
 #include "pentatron/trainer/check_run.h"
@@ -41,24 +42,25 @@ struct TrainArguments {
 };
 
 void print_report(const trainer::TrainReport& report) {
-  const auto line = [](const char* what, const std::filesystem::path& path) {
-    if (!path.empty()) fmt::print("{:<12} {}\n", what, path.string());
+  std::string text = fmt::format("\niterations   {}\n", report.iterations);
+  const auto line = [&](const char* what, const std::filesystem::path& path) {
+    if (!path.empty()) text += fmt::format("{:<12} {}\n", what, path.string());
   };
-  fmt::print("\niterations   {}\n", report.iterations);
   const trainer::Scores& terms = report.last_terms;
   if (report.last_loss)
-    fmt::print(
+    text += fmt::format(
         "loss         {:.4f}{}\n", *report.last_loss,
         terms.empty() ? "" : fmt::format(" ({})", trainer::figures_text(*report.last_loss, terms)));
   if (report.validation)
-    fmt::print("validation   {:.4f} ({})\n", report.validation->loss,
-               trainer::figures_text(report.validation->loss, report.validation->figures));
+    text += fmt::format("validation   {:.4f} ({})\n", report.validation->loss,
+                        trainer::figures_text(report.validation->loss, report.validation->figures));
   if (report.unigram_entropy)
-    fmt::print("unigram      {:.4f} ({} of a model that only knows token frequencies)\n",
-               *report.unigram_entropy, terms.empty() ? "loss" : terms.front().first);
+    text += fmt::format("unigram      {:.4f} ({} of a model that only knows token frequencies)\n",
+                        *report.unigram_entropy, terms.empty() ? "loss" : terms.front().first);
   line("metrics", report.metrics);
   line("plot", report.plot);
   line("checkpoint", report.checkpoint);
+  write_out(text);
 }
 
 std::string why_stopped(trainer::StopReason reason, const trainer::TrainConfig& train) {

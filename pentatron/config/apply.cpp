@@ -34,7 +34,12 @@ class Applier {
       const std::string full = join(path, member.key);
       const std::string where = location(origin_, member.line);
       const Found found = find(schema, object, member.key);
-      if (found.entry == nullptr || member.key.find('.') != std::string::npos) {
+      if (member.key.find('.') != std::string::npos &&
+          config::find(root_, nullptr, full).entry != nullptr) {
+        violations_.add_at(where, full,
+                           fmt::format("{} is a key of a section, which YAML nests", full),
+                           nested(full, member.value));
+      } else if (found.entry == nullptr || member.key.find('.') != std::string::npos) {
         add_unknown(root_, whole_, full, where, violations_);
       } else if (found.entry->section != nullptr) {
         section(*found.entry->section, static_cast<std::byte*>(object) + found.entry->offset,
@@ -43,6 +48,19 @@ class Applier {
         value(*found.entry, object, member.value, full, where);
       }
     }
+  }
+
+  /// "a.b" of the value 3: "a: {b: 3}".
+  static std::string nested(std::string_view path, const Node& value) {
+    std::string open, close;
+    for (const std::string_view name : split(path, '.')) {
+      if (!open.empty()) {
+        open += '{';
+        close += '}';
+      }
+      open += fmt::format("{}: ", name);
+    }
+    return open + (value.type == Node::Type::kScalar ? shown(value) : "...") + close;
   }
 
   /// The key that a text given for a whole section is for: dataset=FILE is dataset.path=FILE.

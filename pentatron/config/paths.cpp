@@ -133,7 +133,8 @@ void add_unknown(const Schema& root, const void* object, std::string_view path,
   };
   std::string suggestion(setting_of_common_name(path));
   if (!known(suggestion)) suggestion = setting_of_megatron(path);
-  if (!known(suggestion)) suggestion = nearest_path(root, object, path);
+  const bool unnamed = path.ends_with('.'); // a key of a section, without its name
+  if (!known(suggestion)) suggestion = unnamed ? "" : nearest_path(root, object, path);
   if (suggestion.empty()) {
     const Found parent = find(root, const_cast<void*>(object), section_name(path)); // read only
     const bool section = parent.entry != nullptr && parent.entry->section != nullptr;

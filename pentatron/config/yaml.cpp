@@ -230,7 +230,8 @@ std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bo
                       fmt::format("the text is nested more than {} levels deep", kMaxDepth));
   } catch (const YAML::Exception& e) {
     violations.add_at(location(where, builder.line(e.mark)), "",
-                      fmt::format("YAML syntax: {}", e.msg));
+                      fmt::format("YAML syntax: {}", e.msg),
+                      "lines such as `key: value` below `section:`, indented with spaces");
   } catch (const std::exception& e) {
     violations.add_at(where, "", fmt::format("YAML syntax: {}", e.what()));
   }

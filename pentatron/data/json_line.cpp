@@ -275,6 +275,15 @@ std::string malformed_text(std::string_view record) {
   return "is not a JSON object";
 }
 
+/// `what` the value of a key has not, and the key of the object that has text instead.
+NoText other_value(std::string_view what, std::string_view record, std::string_view key) {
+  const ObjectKeys keys = object_keys(record);
+  return {BadInput::kMissingKey,
+          fmt::format("{} under the key \"{}\"{}", what, key,
+                      keys.with_text > 0 ? "; " + keys_text(keys) : ""),
+          keys.with_text > 0 ? keys.all[0] : ""};
+}
+
 std::optional<NoText> reason_of(JsonField field, std::string_view record, std::string_view key) {
   switch (field) {
   case JsonField::kMalformed:
@@ -285,7 +294,7 @@ std::optional<NoText> reason_of(JsonField field, std::string_view record, std::s
                   keys.with_text > 0 ? keys.all[0] : ""};
   }
   case JsonField::kNotString:
-    return NoText{BadInput::kMissingKey, fmt::format("has no string under the key \"{}\"", key)};
+    return other_value("has no string", record, key);
   case JsonField::kFound:
     break;
   }
@@ -304,9 +313,6 @@ std::optional<NoText> read_text_or_ids(std::string_view record, std::string_view
   const JsonField field = extract_string(record, key, document.text);
   document.is_ids = field == JsonField::kNotString;
   if (!document.is_ids) return reason_of(field, record, key);
-  const auto none = [&](const std::string& what) {
-    return NoText{BadInput::kMissingKey, fmt::format("{} under the key \"{}\"", what, key)};
-  };
   Json json;
   try {
     json = parse_json(record, "the object");
@@ -314,13 +320,16 @@ std::optional<NoText> read_text_or_ids(std::string_view record, std::string_view
     return NoText{BadInput::kBadJson, fmt::format("cannot be read: {}", error.what())};
   }
   const Json& list = json[std::string(key)];
-  if (!list.is_array()) return none("has no string");
+  if (!list.is_array()) return other_value("has no string", record, key);
   for (const Json& id : list) {
-    if (!id.is_number_integer()) return none("has neither a string nor a list of token ids");
+    if (!id.is_number_integer())
+      return other_value("has neither a string nor a list of token ids", record, key);
     const auto value = id.get<int64_t>();
     if (value < 0 || value >= vocab_size)
-      return none(fmt::format("has the token id {}, outside the vocabulary of {},", dump_json(id),
-                              vocab_size));
+      return NoText{BadInput::kMissingKey,
+                    fmt::format("has the token id {}, outside the vocabulary of {}, under the key "
+                                "\"{}\"",
+                                dump_json(id), vocab_size, key)};
     document.ids.push_back(static_cast<int32_t>(value));
   }
   return std::nullopt;

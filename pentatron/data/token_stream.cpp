@@ -16,10 +16,13 @@ void check_tokens(const int64_t* tokens, int64_t count, int64_t vocab_size,
   const int64_t* bad =
       std::find_if(tokens, tokens + count, [&](int64_t id) { return id < 0 || id >= vocab_size; });
   if (bad == tokens + count) return;
-  raise<DataError>(
-      "{}: token {} is outside model.vocab_size={}\n  try: model.vocab_size=N with the "
-      "vocabulary size of the tokenizer that made the corpus",
-      where, *bad, vocab_size);
+  const int64_t largest = *std::max_element(tokens, tokens + count);
+  raise<DataError>("{}: token {} is outside model.vocab_size={}\n  try: {}", where, *bad,
+                   vocab_size,
+                   *bad < 0 ? "the tokenizer that made the corpus, to make it again"
+                            : fmt::format("model.vocab_size={}, or the larger vocabulary of the "
+                                          "tokenizer that made the corpus",
+                                          largest + 1));
 }
 
 } // namespace pentatron::data

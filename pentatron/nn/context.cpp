@@ -211,7 +211,8 @@ at::Tensor SequenceLayout::outer(const at::Tensor& per_token) const {
 void SequenceLayout::cut_outer(int rank, int ranks) {
   if (tokens() % ranks != 0)
     raise<ShapeError>(
-        "the {} tokens of {} samples cannot be divided evenly among {} sequence-parallel ranks",
+        "the {} tokens of {} samples cannot be divided evenly among {} sequence-parallel ranks\n  "
+        "try: parallel.sequence_parallel=false, or samples of another length",
         tokens(), batch, ranks);
   outer_size = tokens() / ranks;
   outer_begin = rank * outer_size;

@@ -126,6 +126,10 @@ data::Batch text_batch(const models::ModelSpec& spec, const std::vector<int32_t>
 
 /// Says what the option takes, if the file is none.
 void require_safetensors(const std::filesystem::path& file) {
+  if (std::error_code error; !std::filesystem::exists(file, error))
+    raise<DataError>(
+        "--batches {} does not exist\n  try: --batches FILE.safetensors with input_ids",
+        file.string());
   try {
     const SafetensorsFile tensors(file);
   } catch (const DataError& error) {

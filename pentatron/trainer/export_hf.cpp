@@ -49,6 +49,18 @@ void remove_abandoned_exports(const fs::path& exports) {
   }
 }
 
+/// The chat template of adapters whose model has none.
+std::map<std::string, std::string> template_of(const fs::path& checkpoint) {
+  try {
+    auto files = made_tokenizer_files(checkpoint::open_model(checkpoint.string())->facts());
+    std::erase_if(files,
+                  [](const auto& file) { return file.first != checkpoint::kChatTemplateFile; });
+    return files;
+  } catch (const Error&) { // adapters of weights that were not saved, or whose model is gone
+    return {};
+  }
+}
+
 } // namespace
 
 fs::path export_checkpoint(const fs::path& checkpoint, bool average,
@@ -58,7 +70,7 @@ fs::path export_checkpoint(const fs::path& checkpoint, bool average,
   remove_abandoned_exports(exports);
   if (checkpoint::holds_adapters(checkpoint)) {
     const fs::path adapter = checkpoint.parent_path() / kAdapterFolder;
-    checkpoint::write_peft_of(checkpoint, adapter);
+    checkpoint::write_peft_of(checkpoint, adapter, template_of(checkpoint));
     return adapter;
   }
   const auto source = checkpoint::open_model(average ? checkpoint::averaged(checkpoint.string())

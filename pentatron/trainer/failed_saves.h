@@ -21,8 +21,9 @@ struct FailedSave {
 /// Each failure is told once: in the log while the run goes on, or as the error that it ends with.
 class FailedSaves {
  public:
-  /// `tells`: this rank writes the log.
-  FailedSaves(OnSaveError on_error, bool tells) : on_error_(on_error), tells_(tells) {}
+  /// `tells`: this rank writes the log. `last_iteration`: of the run.
+  FailedSaves(OnSaveError on_error, bool tells, int64_t last_iteration)
+      : on_error_(on_error), tells_(tells), last_iteration_(last_iteration) {}
   FailedSaves(const FailedSaves&) = delete;
   FailedSaves& operator=(const FailedSaves&) = delete;
   /// Logs what has not been told: another error ends the run.
@@ -42,6 +43,7 @@ class FailedSaves {
  private:
   OnSaveError on_error_;
   bool tells_;
+  int64_t last_iteration_;
   std::vector<FailedSave> untold_;
   std::map<std::string, FailedSave> last_; ///< by kind
 };

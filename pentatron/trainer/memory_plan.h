@@ -63,8 +63,8 @@ std::string describe_limits(const Config& config, const MemoryPlan& plan,
 std::string memory_remedy(Config config, int world_size, const LocalRanks& here,
                           int64_t free_bytes);
 
-/// Throws ConfigError if the plan is clearly more than `free_bytes`, with the nearest values that
-/// would fit.
+/// Throws ConfigError if the plan is more than `free_bytes` by more than estimates are wrong, and
+/// warns if it may be more, with the nearest values that would fit.
 void require_memory(const Config& config, int world_size, const LocalRanks& here,
                     int64_t free_bytes);
 

@@ -150,10 +150,22 @@ fs::path tokenizer_path(const checkpoint::ModelFacts& facts) {
                                                : facts.tokenizer.path;
 }
 
+namespace {
+
+/// Whether a run was trained on examples, whose messages are ChatML where no template is known.
+bool wrote_messages(const std::string& saved_config) {
+  return !saved_config.empty() &&
+         stored_config(saved_config).dataset.type == data::DatasetType::kSft;
+}
+
+} // namespace
+
 std::optional<std::string> chat_template_of(const checkpoint::ModelFacts& facts) {
+  if (!facts.adapter.folder.empty())
+    if (auto own = data::tokenizer::find_chat_template(facts.adapter.folder)) return own;
   if (auto own = data::tokenizer::find_chat_template(tokenizer_path(facts))) return own;
   if (facts.tokenizer.kind == checkpoint::TokenizerPlace::Kind::kNone ||
-      described_config(facts).dataset.type != data::DatasetType::kSft)
+      !(wrote_messages(facts.saved_config) || wrote_messages(facts.adapter.saved_config)))
     return std::nullopt;
   return data::kChatmlTemplate;
 }
@@ -182,7 +194,7 @@ std::map<std::string, std::string> byte_files(const checkpoint::ModelFacts& fact
 std::map<std::string, std::string> made_tokenizer_files(const checkpoint::ModelFacts& facts) {
   std::map<std::string, std::string> files = byte_files(facts);
   if (chat_template_of(facts) == data::kChatmlTemplate)
-    files["chat_template.jinja"] = data::kChatmlTemplate;
+    files[checkpoint::kChatTemplateFile] = data::kChatmlTemplate;
   return files;
 }
 

@@ -35,8 +35,9 @@ std::string describe_tokenizer(const Config& config, const data::Tokenizer& toke
 /// Where the files of the model's tokenizer are; empty: it has none.
 std::filesystem::path tokenizer_path(const checkpoint::ModelFacts& facts);
 
-/// Returns the chat template of the model's tokenizer. Without one, returns ChatML if the model was
-/// trained on examples (dataset.type=sft), because training used it, and otherwise nothing.
+/// Returns the chat template that PEFT's folder of a merged adapter has, else that of the model's
+/// tokenizer. Without one, returns ChatML if the model or the adapter was trained on examples
+/// (dataset.type=sft), because training used it, and otherwise nothing.
 std::optional<std::string> chat_template_of(const checkpoint::ModelFacts& facts);
 
 /// The files that other programs need and the model's folder does not have, by name: tokenizer.json

@@ -410,7 +410,7 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
   const double begin = monotonic_s();
   ContentionWatch watch;
   int64_t skipped_in_a_row = 0;
-  FailedSaves failed(c.checkpoint.on_error, main_rank);
+  FailedSaves failed(c.checkpoint.on_error, main_rank, s.total_iterations);
   HfExporter exporter(c.checkpoint.export_weights == optim::WeightsKind::kEma,
                       c.checkpoint.async_save, s.groups.world());
   const auto check_export = [&] {

@@ -158,6 +158,32 @@ TEST_F(HfShapes, OfHeadsThatAreNotAsWideAsTheHiddenStates) {
   EXPECT_THAT(error_of([&] { make_hf_config(read(json)); }), HasSubstr(why));
 }
 
+TEST_F(HfShapes, WhatTransformersDoesNotLoad) {
+  Json glm4 = config_of("glm4");
+  glm4["head_dim"] = 12;
+  glm4["rope_parameters"] = {{"rope_type", "yarn"},
+                             {"factor", 4.0},
+                             {"rope_theta", 1e4},
+                             {"partial_rotary_factor", 0.25},
+                             {"original_max_position_embeddings", 32}};
+  EXPECT_THAT(import_error(glm4), HasSubstr("rope_type yarn with an odd rotary size, 3"));
+  for (const char* key : {"sliding_window", "query_pre_attn_scalar", "hidden_activation"}) {
+    Json gemma = config_of("gemma2");
+    gemma[key] = nullptr;
+    EXPECT_THAT(import_error(gemma), HasSubstr(std::string(key) + "=null is not supported"));
+  }
+}
+
+TEST_F(HfShapes, OfT5WhoseOutputsMayBeScaled) {
+  Json json = config_of("t5"); // tied, and without the key: scaled
+  json.erase("scale_decoder_outputs");
+  EXPECT_TRUE(read(json).scale_decoder_outputs);
+  json["scale_decoder_outputs"] = nullptr; // no
+  EXPECT_FALSE(read(json).scale_decoder_outputs);
+  json["scale_decoder_outputs"] = true;
+  EXPECT_TRUE(read(json).scale_decoder_outputs);
+}
+
 TEST_F(HfShapes, OfLongropeWhoseFactorsTransformersCountsOtherwise) {
   Json json = config_of("phi3_longrope"); // heads of 12, of which int(12 * 0.7) = 8 rotate
   json["head_dim"] = 12;

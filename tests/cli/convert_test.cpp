@@ -51,6 +51,39 @@ TEST_F(ConvertVerb, SaysWhatItWroteAndRefusesWhatIsThere) {
   EXPECT_FALSE(fs::exists(folder / "x"));
 }
 
+TEST_F(ConvertVerb, OverwritesAModelAndNothingBesideIt) {
+  test::make_letter_model(folder / "mine");
+  run("convert mine target --format hf");
+  const std::string again = "convert mine target --format hf --overwrite";
+  fs::copy_file(folder / "mine/expected.safetensors", folder / "target/hidden.safetensors");
+  EXPECT_THAT(run(again, 2), HasSubstr("target contains hidden.safetensors, which is no file of a "
+                                       "model"));
+  fs::remove(folder / "target/hidden.safetensors");
+  run(again);
+  EXPECT_THAT(run("convert '" + model + "' target --format hf --overwrite", 2),
+              HasSubstr("target has a tokenizer (tokenizer.json), which would be removed: "));
+  EXPECT_TRUE(fs::exists(folder / "target/tokenizer.json"));
+  // Weights of other names belong to a model if its index names them.
+  run("convert mine target --format hf --overwrite --max-shard-size 30KB");
+  fs::rename(folder / "target/model-00001-of-00010.safetensors", folder / "target/a.safetensors");
+  EXPECT_THAT(run(again, 2), HasSubstr("target contains a.safetensors"));
+  Json index = read_json(folder / "target/model.safetensors.index.json");
+  for (auto& [tensor, file] : index["weight_map"].items())
+    if (file == "model-00001-of-00010.safetensors") file = "a.safetensors";
+  std::ofstream(folder / "target/model.safetensors.index.json") << index;
+  run(again);
+}
+
+TEST_F(ConvertVerb, ReplacesWhatALinkNames) {
+  run("convert '" + model + "' disk/model --format hf");
+  fs::create_directory_symlink("disk/model", folder / "link");
+  fs::remove(folder / "disk/model/config.json");
+  fs::copy_file(model + "/config.json", folder / "disk/model/config.json");
+  run("convert '" + model + "' link --format hf --max-shard-size 30KB --overwrite");
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_TRUE(fs::exists(folder / "disk/model/model.safetensors.index.json"));
+}
+
 TEST_F(ConvertVerb, NamesWeightsOfAnotherTask) {
   const std::string bert = PENTATRON_TEST_DATA "/hf_tiny/bert";
   fs::copy(bert, folder / "bert");

@@ -110,6 +110,10 @@ TEST_F(ExitStatus, IsOneForInputThatIsMissingAndTwoForAConfiguration) {
   for (const auto& [arguments, status] : calls)
     EXPECT_THAT(call(arguments, status), AllOf(HasSubstr("error: "), HasSubstr("none")))
         << arguments;
+  // Nor is it another where the message cannot be written.
+  for (const auto& [arguments, status] : calls)
+    for (const char* error : {" 2> /dev/full", " 2>&-"})
+      run(arguments + error + " < /dev/null", status);
   // The others read nothing, or a file that is part of the program.
   std::set<std::string> missing;
   for (const std::string& command : commands()) missing.insert(command);

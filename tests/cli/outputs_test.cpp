@@ -186,11 +186,11 @@ class Outputs : public test::ProgramFolder, public testing::WithParamInterface<C
          "checkpoint.save=texts");
   }
   /// Every command finds its own cache here.
-  std::string call(const std::string& arguments, int status = 0,
-                   const std::string& before = "") const {
+  std::string call(const std::string& arguments, int status = 0, const std::string& before = "",
+                   const std::string& messages = "2>&1") const {
     const std::string redirected =
-        arguments.find(" < ") == std::string::npos ? arguments + " < /dev/null" : arguments;
-    return run(redirected + " 2>&1", status, before + "XDG_CACHE_HOME=$PWD/cache ");
+        arguments.find(" < ") == std::string::npos ? arguments + " < /dev/null " : arguments + " ";
+    return run(redirected + messages, status, before + "XDG_CACHE_HOME=$PWD/cache ");
   }
   std::string call(int status = 0, const std::string& before = "") const {
     return call(GetParam().name + " " + GetParam().arguments, status, before + GetParam().before);
@@ -237,6 +237,15 @@ TEST_P(Outputs, AreWhatTheTableSaysAndNothingElse) {
   EXPECT_EQ(made.size(), GetParam().outputs.size());
   for (const auto& [name, content] : before)
     EXPECT_TRUE(after.contains(name) || GetParam().changes == "saved/") << name << " is gone";
+}
+
+TEST_P(Outputs, AppearWhereMessagesCannotBeWritten) {
+  call(GetParam().name + " " + GetParam().arguments, 0, GetParam().before, "2> /dev/full");
+  const Files after = files();
+  for (const std::string& output : GetParam().outputs)
+    EXPECT_TRUE(std::ranges::any_of(after, [&](const auto& file) {
+      return begins(file.first, output);
+    })) << output;
 }
 
 TEST_P(Outputs, ThatExistAndAreNotItsOwnStay) {

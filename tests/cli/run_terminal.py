@@ -284,9 +284,29 @@ def text_cannot_steer(program, width, more):
             shell.close()
 
 
+def closed_run(program, width, more):
+    """A terminal that is closed takes neither the checkpoint nor the status, docs/cli.md."""
+    with tempfile.TemporaryDirectory() as folder:
+        pid, fd = pty.fork()
+        if pid == 0:
+            os.chdir(folder)
+            os.execv(program, [program, "train", *TINY, "train.train_iters=1000000", "logger.log_interval=5", *more])
+        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+        shown, end = b"", time.monotonic() + LIMIT_S
+        while not re.search(rb"iteration +5/", shown) and time.monotonic() < end:
+            if select.select([fd], [], [], 0.05)[0]:
+                shown += os.read(fd, 65536)
+        os.close(fd)
+        status = os.waitpid(pid, 0)[1]
+        if status != 0 or not os.path.exists(os.path.join(folder, "ck", "latest")):
+            raise AssertionError(f"status {status:#x}, {os.listdir(folder)}\n{shown.decode(errors='replace')}")
+
+
 CASES = [("stopped, 80 columns", stopped_run, 80, []),
          ("stopped, 120 columns, 2 threads", stopped_run, 120, ["--ranks=2"]),
          ("stopped, 100 columns, 2 processes", stopped_run, 100, ["--ranks=2", "--backend=sockets"]),
+         ("closed terminal", closed_run, 80, []),
+         ("closed terminal, 2 processes", closed_run, 80, ["--ranks=2", "--backend=sockets"]),
          ("finished, 120 columns, then 60", finished_run, 120, []),
          ("verification", verified, 80, []),
          ("help, 80 columns", help_fits, 80, []),

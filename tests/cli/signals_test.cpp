@@ -83,8 +83,8 @@ TEST_F(Signals, CtrlCIsAnsweredAtOnceAndASecondOneEndsTheRun) {
     ASSERT_TRUE(within(60, [&] { return err().find("MFU is measured") != std::string::npos; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     ::kill(child, SIGINT);
-    EXPECT_TRUE(
-        within(0.5, [&] { return err().find("an iteration that has begun") != std::string::npos; }));
+    EXPECT_TRUE(within(
+        0.5, [&] { return err().find("an iteration that has begun") != std::string::npos; }));
     EXPECT_FALSE(has_ended(child)) << "the step is not at its end yet";
     EXPECT_EQ(err().find("an iteration that has begun"), err().rfind("an iteration that has begun"))
         << "once, not for each rank";

@@ -165,17 +165,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"[1, 2]", "the configuration is a section", ""}));
 INSTANTIATE_TEST_SUITE_P(
     Keys, Refused,
-    ::testing::Values(BadCase{"model: {num_layer: 2}", "model.num_layer is not a key",
-                              "model.num_layers"},
-                      BadCase{"num_layers: 2", "num_layers is not a key", "model.num_layers"},
-                      BadCase{"modle: {}", "modle is not a key", "model"},
-                      BadCase{"model.num_layers: 2", "is not a key", "model.num_layers"},
-                      BadCase{"theta: 2", "theta is not a key", "model.rope.theta"},
-                      BadCase{"model: {zzzzzzzzzzzz: 2}", "is not a key", "one of num_layers, "},
-                      BadCase{"seed: 1\nseed: 2",
-                              "'seed' appears twice in its section, first on line 1", "remove one"},
-                      BadCase{"model:\n  norm: rms\n  norm: rms", "run.yaml:3: the key", ""},
-                      BadCase{"? [a]\n: 1", "a key must be a name", ""}));
+    ::testing::Values(
+        BadCase{"model: {num_layer: 2}", "model.num_layer is not a key", "model.num_layers"},
+        BadCase{"num_layers: 2", "num_layers is not a key", "model.num_layers"},
+        BadCase{"modle: {}", "modle is not a key", "model"},
+        BadCase{"model.num_layers: 2", "model.num_layers is a key of a section, which YAML nests",
+                "model: {num_layers: 2}"},
+        BadCase{"theta: 2", "theta is not a key", "model.rope.theta"},
+        BadCase{"model: {zzzzzzzzzzzz: 2}", "is not a key", "one of num_layers, "},
+        BadCase{"seed: 1\nseed: 2", "'seed' appears twice in its section, first on line 1",
+                "remove one"},
+        BadCase{"model:\n  norm: rms\n  norm: rms", "run.yaml:3: the key", ""},
+        BadCase{"? [a]\n: 1", "a key must be a name", ""}));
 INSTANTIATE_TEST_SUITE_P(Syntax, Refused,
                          ::testing::Values(BadCase{"seed: &x 1", "an anchor", ""},
                                            BadCase{"seed: &x 1\nsmall: *x", "an alias", ""},

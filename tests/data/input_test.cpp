@@ -207,6 +207,11 @@ TEST_F(Reading, JsonLinesAreDocumentsAndBadOnesAreCountedByKind) {
                 {"file", path}, {"line", 4}, {"reason", "has no string under the key \"text\""}}));
   const std::string first = folder.write("b.jsonl", "{\"id\": 3, \"body\": \"x\"}\n");
   EXPECT_THAT(error_of<DataError>([&] { read(first); }), HasSubstr("try: dataset.text_key=body"));
+  const std::string number = folder.write("c.jsonl", "{\"text\": 3, \"body\": \"x\"}\n");
+  EXPECT_THAT(
+      error_of<DataError>([&] { read(number); }),
+      AllOf(HasSubstr("has no string under the key \"text\"; its keys are \"body\", \"text\""),
+            HasSubstr("try: dataset.text_key=body")));
 }
 
 TEST_F(Reading, ALineOverTheLimitIsReadPastInBoundedMemory) {

@@ -4,6 +4,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/trainer/failed_saves.h"
+#include "tests/support/ranks.h"
 
 namespace pentatron::trainer {
 namespace {
@@ -20,7 +21,7 @@ template <class Work> std::string log_of(const Work& work) {
 }
 
 TEST(FailedSaves, TheRunEndsWithOneAndTheOthersAreLogged) {
-  FailedSaves failed(OnSaveError::kContinue, /*tells=*/true);
+  FailedSaves failed(OnSaveError::kContinue, /*tells=*/true, /*last_iteration=*/9);
   std::optional<FailedSave> end;
   const std::string log = log_of([&] {
     failed.add(1, "export", "a is full");
@@ -37,7 +38,7 @@ TEST(FailedSaves, TheRunEndsWithOneAndTheOthersAreLogged) {
 }
 
 TEST(FailedSaves, TheLogHasTheRemedyOfTheCause) {
-  FailedSaves failed(OnSaveError::kContinue, /*tells=*/true);
+  FailedSaves failed(OnSaveError::kContinue, /*tells=*/true, /*last_iteration=*/9);
   const std::string log = log_of([&] {
     failed.add(2, "checkpoint", "b is full\n  try: another b");
     failed.tell();
@@ -49,10 +50,20 @@ TEST(FailedSaves, TheLogHasTheRemedyOfTheCause) {
   EXPECT_FALSE(failed.finish());
 }
 
+TEST(FailedSaves, OnlyARunThatIsNotAtItsEndCanContinueWithoutIt) {
+  FailedSaves failed(OnSaveError::kStop, /*tells=*/true, /*last_iteration=*/9);
+  const auto error = [&](int64_t iteration) {
+    return test::error_of(
+        [&] { failed.add(iteration, "checkpoint", "b is full\n  try: another b"); });
+  };
+  EXPECT_THAT(error(8), HasSubstr("\n  try: another b, or checkpoint.on_error=continue"));
+  EXPECT_EQ(error(9), "the checkpoint of iteration 9 was not saved: b is full\n  try: another b");
+}
+
 TEST(FailedSaves, AnErrorDoesNotHideWhatWasNotTold) {
   const std::string log = log_of([] {
     try {
-      FailedSaves failed(OnSaveError::kContinue, /*tells=*/true);
+      FailedSaves failed(OnSaveError::kContinue, /*tells=*/true, /*last_iteration=*/9);
       failed.add(3, "export", "a is full");
       raise<Error>("the end");
     } catch (const Error&) {

@@ -150,11 +150,16 @@ struct Bounds {
   double losses, weights;
   double auxiliary; ///< of balance losses, which count choices
 };
-/// `routed`: the model has a router. In 20 steps it makes some hundred thousand choices, and
-/// rounding in fp32 may turn one between two experts that are as good as equal.
-inline Bounds bounds_of(const std::string& dtype, bool routed = false) {
+/// Of a work whose configuration has these keys. Two kinds of models make choices that rounding in
+/// fp32 may turn: routers, some hundred thousand choices in 20 steps between experts of which two
+/// may be as good as equal; and adaptive Muon, whose update is about as large for small gradients
+/// as for large ones.
+inline Bounds bounds_of(const std::string& dtype, const std::string& keys = "") {
+  const auto has = [&](const char* key) { return keys.find(key) != std::string::npos; };
   if (dtype == "fp64") return {1e-10, 1e-10, 1e-10};
-  return routed ? Bounds{1e-4, 2e-4, 1e-3} : Bounds{2e-5, 2e-5, 2e-5};
+  if (has("optimizer=adaptive_muon")) return {2e-4, 1e-3, 1e-3};
+  if (has("num_moe_experts=")) return {1e-4, 2e-4, 1e-3};
+  return {2e-5, 2e-5, 2e-5};
 }
 
 /// Compares every weight; ||a - b|| / ||b|| is at most `bound`, and twice that for the B of

@@ -14,12 +14,6 @@ namespace {
 
 using test::Layout;
 
-const test::Work& work_of(const std::string& name) {
-  for (const test::Work& work : test::works())
-    if (work.name == name) return work;
-  throw Error("no work " + name);
-}
-
 /// PENTATRON_MATRIX=processes takes each work once, on four ranks if it has such a layout.
 std::vector<Layout> layouts_for_processes() {
   std::map<std::string, Layout> chosen;
@@ -41,7 +35,7 @@ std::vector<std::tuple<Layout, std::string>> chosen_runs() {
   }
   for (const Layout& layout : test::layouts()) {
     if (layout.in_ci || test::full_matrix()) runs.emplace_back(layout, "fp64");
-    if (test::full_matrix() && !work_of(layout.work).jumps) runs.emplace_back(layout, "fp32");
+    if (test::full_matrix() && !test::work_of(layout.work).jumps) runs.emplace_back(layout, "fp32");
   }
   return runs;
 }
@@ -49,7 +43,7 @@ std::vector<std::tuple<Layout, std::string>> chosen_runs() {
 /// Twenty steps in full. What goes wrong in a layout shows in ten, but for works with a count of
 /// their own, or whose batch grows.
 std::string keys_of(const std::string& work, const std::string& dtype) {
-  const std::string& own = work_of(work).keys;
+  const std::string& own = test::work_of(work).keys;
   const bool whole = test::full_matrix() || own.find("train.train_iters=") != std::string::npos ||
                      own.find("train.rampup_batch_size=") != std::string::npos;
   return " dtype=" + dtype + (whole ? "" : " train.train_iters=10 train.eval_interval=10");
@@ -62,8 +56,8 @@ TEST_P(LayoutMatrix, TrainsWhatOneRankTrains) {
   const std::string more = keys_of(layout.work, dtype);
   const test::Trained run = test::train_layout(layout.work, layout.ranks, layout.keys + more);
   if (!test::is_first_process() || IsSkipped()) return;
-  const bool routed = work_of(layout.work).keys.find("num_moe_experts=") != std::string::npos;
-  expect_same_training(run, test::one_rank(layout.work, more), test::bounds_of(dtype, routed));
+  expect_same_training(run, test::one_rank(layout.work, more),
+                       test::bounds_of(dtype, test::work_of(layout.work).keys));
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, LayoutMatrix, testing::ValuesIn(chosen_runs()),

@@ -171,6 +171,21 @@ TEST(MemoryPlans, OfWhatFitsNothingIsSaid) {
   EXPECT_THROW(require({"model.preset=gpt2_124m"}, kGiB), ConfigError);
 }
 
+TEST(MemoryPlans, WhatMayNotFitIsTold) {
+  const Config config = load_config(std::nullopt, {"model.preset=gpt2_124m", "dataset.type=mock"});
+  const double needed = plan_memory(config, 1).machine;
+  const auto told = [&](double free) {
+    testing::internal::CaptureStderr();
+    require_memory(config, 1, {}, static_cast<int64_t>(free));
+    return testing::internal::GetCapturedStderr();
+  };
+  for (const double share : {1.03, 0.97})
+    EXPECT_THAT(told(share * needed), AllOf(HasSubstr(" free: it may not fit\n  try: "),
+                                            HasSubstr("train.micro_batch_size=")));
+  EXPECT_EQ(told(1.1 * needed), "");
+  EXPECT_THROW(require_memory(config, 1, {}, static_cast<int64_t>(needed / 1.1)), ConfigError);
+}
+
 TEST(MemoryPlans, CountBeyond64Bits) {
   Config c;
   c.model.num_layers = int64_t{1} << 20;

@@ -351,8 +351,8 @@ TEST_F(Saving, ALimitOfTimeASignalAndAnIntervalSaveAndStop) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       ::kill(::getpid(), signal);
     });
-    trace = test::run(
-        config({load, "train.train_iters=1000000", "logger.dir=" + (scratch / "log")}));
+    trace =
+        test::run(config({load, "train.train_iters=1000000", "logger.dir=" + (scratch / "log")}));
     EXPECT_EQ(trace.report.reason, StopReason::kSignal);
     EXPECT_EQ(trace.report.signal, signal);
     EXPECT_TRUE(fs::exists(trace.report.checkpoint / "manifest.json"));

@@ -242,7 +242,7 @@ inline const std::vector<Work>& works() {
       {"muon", llama + " optimizer.optimizer=muon"},
       {"muon_moe", moe + " optimizer.optimizer=muon optimizer.muon_nesterov=false"},
       {"muon_latents", latents_moe + " optimizer.optimizer=muon optimizer.muon_momentum=0.8"},
-      {"lion", llama + " optimizer.optimizer=lion optimizer.lr=1e-3"},
+      {"lion", llama + " optimizer.optimizer=lion optimizer.lr=1e-3", Work().data, true},
       {"adaptive_muon", llama + " optimizer.optimizer=adaptive_muon optimizer.lr=1e-3"},
       {"normuon", moe + " optimizer.optimizer=adaptive_muon "
                         "optimizer.adaptive_muon_moment2_method=normuon"},
@@ -283,6 +283,12 @@ inline const std::vector<Work>& works() {
   };
   static const std::vector<Work> works = joined(all, adapter_works(gpt2, bert, t5));
   return works;
+}
+
+inline const Work& work_of(const std::string& name) {
+  for (const Work& work : works())
+    if (work.name == name) return work;
+  throw Error("no work " + name);
 }
 
 } // namespace pentatron::test

@@ -68,6 +68,7 @@ Adapter adapter_in(CheckpointReader& reader, const SavedAdapterRun& saved) {
   config::Violations violations;
   Adapter adapter = adapter_parts(saved.peft, saved.model, family_in(reader), violations);
   violations.throw_if_any();
+  adapter.origin.saved_config = reader.manifest().config_yaml;
   for (const WholeParam& param : adapter.whole)
     adapter.tensors[param.name] = whole_tensor(reader, param.name);
   for (const AdaptedModule& one : adapter.modules) {
@@ -148,6 +149,7 @@ class MergedSource final : public ModelSource {
     facts_.path = std::move(path);
     for (const AdaptedModule& one : adapter_.modules) by_weight_[one.module.weight].push_back(&one);
     facts_.trained = true;
+    facts_.adapter = adapter_.origin;
     untie();
   }
 
@@ -296,6 +298,7 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
     raise<CheckpointError>(
         "{} is not an adapter for {}: {}\n  try: the model that it was trained for", where.string(),
         base.facts().path.string(), violations.list().front().cause);
+  adapter.origin.folder = where;
   for (const AdaptedModule& one : adapter.modules)
     if (one.rank < 1 || !std::isfinite(one.scale))
       raise<ConfigError>("{}: the adapter of {} has rank {} and scale {}, which is not an adapter\n"
@@ -377,9 +380,10 @@ bool holds_adapters(const fs::path& checkpoint) {
 namespace {
 
 /// What a user put beside the adapter that is about to be replaced.
-void carry_over(const fs::path& from, const fs::path& to) {
-  const auto is_own = [](const std::string& name) {
-    return name == kPeftConfig || name == kPeftTensors;
+void carry_over(const fs::path& from, const fs::path& to,
+                const std::map<std::string, std::string>& written) {
+  const auto is_own = [&](const std::string& name) {
+    return name == kPeftConfig || name == kPeftTensors || written.contains(name);
   };
   for (const std::string& name : foreign_files(from, is_own)) {
     std::error_code error;
@@ -394,7 +398,8 @@ void carry_over(const fs::path& from, const fs::path& to) {
 
 } // namespace
 
-void write_peft_of(const fs::path& checkpoint, const fs::path& target) {
+void write_peft_of(const fs::path& checkpoint, const fs::path& target,
+                   const std::map<std::string, std::string>& files) {
   CheckpointReader reader(checkpoint);
   const AdapterBase base = base_of(reader);
   const SavedAdapterRun saved = run_in(reader);
@@ -403,7 +408,8 @@ void write_peft_of(const fs::path& checkpoint, const fs::path& target) {
   const std::string model = base.model.starts_with("hf:") ? base.model.substr(3) : base.model;
   write_peft(aside.path(), adapter, linear_modules(saved.model, family_in(reader)), model,
              task_of(saved.model));
-  carry_over(target, aside.path());
+  for (const auto& [name, content] : files) write_file_atomically(aside.path() / name, content);
+  carry_over(target, aside.path(), files);
   aside.commit(Existing::kReplace);
 }
 

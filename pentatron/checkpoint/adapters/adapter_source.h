@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,7 +55,8 @@ std::unique_ptr<ModelSource> open_adapted(const std::string& where,
 bool holds_adapters(const std::filesystem::path& checkpoint);
 
 /// Writes the adapters of a checkpoint as the PEFT folder `target`, which appears only when it is
-/// complete.
-void write_peft_of(const std::filesystem::path& checkpoint, const std::filesystem::path& target);
+/// complete, with further files by name.
+void write_peft_of(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
+                   const std::map<std::string, std::string>& files = {});
 
 } // namespace pentatron::checkpoint

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/checkpoint/adapters/adapter_modules.h"
+#include "pentatron/checkpoint/adapters/adapter_origin.h"
 
 namespace pentatron::checkpoint {
 
@@ -39,6 +40,7 @@ struct Adapter {
   std::vector<WholeParam> whole;
   AdapterTensors tensors;
   std::vector<BaseCopy> copies = {};
+  AdapterOrigin origin = {};
 };
 
 /// What the settings choose of a model, without tensors.

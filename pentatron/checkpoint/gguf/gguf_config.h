@@ -30,7 +30,8 @@ void put_sizes(const GgufFamily& family, const GgufStructure& structure, Json& h
 struct GgufHead {
   GgufStructure structure;
   GgufMetadata metadata; ///< <architecture>.*
-  std::vector<float> rope_freqs;
+  /// Divisors of rotary frequencies, by the names of their tensors.
+  std::vector<std::pair<const char*, std::vector<float>>> divisors;
 };
 /// Throws ConfigError for a family that is not known, DataError for values of the wrong type.
 GgufHead config_to_gguf(const Json& hf, Problems& problems);

@@ -17,13 +17,12 @@
 #include "pentatron/checkpoint/gguf/gguf_config.h"
 #include "pentatron/checkpoint/gguf/key_names.h"
 #include "pentatron/checkpoint/gguf/quants.h"
+#include "pentatron/checkpoint/gguf/rope.h"
 #include "pentatron/checkpoint/gguf/structure.h"
 
 namespace pentatron::checkpoint {
 
 namespace {
-
-constexpr const char* kRopeFreqs = "rope_freqs.weight";
 
 struct FileType {
   GgmlType type;
@@ -289,7 +288,7 @@ void write_gguf(const std::filesystem::path& file, const Json& hf_config,
                 const std::vector<GgufSource>& tensors, const GgufExport& options) {
   Problems problems;
   GgufHead head = config_to_gguf(hf_config, problems);
-  const std::vector<float> rope_freqs = head.rope_freqs;
+  const auto divisors = head.divisors;
   if (!problems.empty()) {
     for (std::string& problem : problems) problem = with_key_name(std::move(problem));
     throw ConfigError(listed(file, problems));
@@ -298,8 +297,8 @@ void write_gguf(const std::filesystem::path& file, const Json& hf_config,
   const GgufMetadata metadata = metadata_of(std::move(head), planned, options, problems);
   if (!problems.empty()) throw CheckpointError(listed(file, problems));
   std::vector<GgufTensorSpec> specs;
-  if (!rope_freqs.empty())
-    specs.push_back({kRopeFreqs, GgmlType::kF32, {static_cast<int64_t>(rope_freqs.size())}});
+  for (const auto& [name, values] : divisors)
+    specs.push_back({name, GgmlType::kF32, {std::ssize(values)}});
   std::map<GgmlType, size_t> others; ///< than asked for
   for (const Planned& p : planned) {
     specs.push_back({p.entry.gguf, p.type, p.entry.gguf_shape()});
@@ -313,7 +312,7 @@ void write_gguf(const std::filesystem::path& file, const Json& hf_config,
         counted(static_cast<int64_t>(count), "tensor is", "tensors are"), name_of(type),
         name_of(options.type));
   GgufWriter writer(file, metadata, specs);
-  if (!rope_freqs.empty()) writer.write(kRopeFreqs, std::as_bytes(std::span(rope_freqs)));
+  for (const auto& [name, values] : divisors) writer.write(name, std::as_bytes(std::span(values)));
   std::vector<std::byte> buffer;
   const GgufSource* last = nullptr;
   for (const Planned& p : planned) {

@@ -14,6 +14,7 @@
 #include "pentatron/checkpoint/gguf/families/family.h"
 #include "pentatron/checkpoint/gguf/gguf_config.h"
 #include "pentatron/checkpoint/gguf/quants.h"
+#include "pentatron/checkpoint/gguf/rope.h"
 #include "pentatron/checkpoint/gguf/structure.h"
 
 namespace pentatron::checkpoint {
@@ -120,8 +121,9 @@ struct GgufModel::Impl {
 
 /// Finds every tensor of the model in the file.
 void GgufModel::Impl::match(const GgufStructure& structure, Problems& problems) {
-  std::set<std::string_view> expected = {"rope_freqs.weight"};
-  if (!structure.family->decoder.llama3_rope) expected.clear();
+  std::set<std::string_view> expected;
+  if (structure.family->decoder.llama3_rope) expected = {kRopeFreqs};
+  if (structure.family->decoder.longrope) expected = {kLongFactors, kShortFactors};
   std::vector<std::string> missing, extra;
   const std::vector<GgufMapEntry> map = gguf_map(structure);
   for (const GgufMapEntry& entry : map) {

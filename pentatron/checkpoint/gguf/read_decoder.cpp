@@ -23,8 +23,51 @@ Json yarn(GgufKeyReader& in, double factor, bool truncate) {
   return rope;
 }
 
+/// The values of a tensor of divisors; empty: another shape or type, which is a problem.
+std::vector<float> read_divisors(GgufKeyReader& in, const GgufTensor& tensor, int64_t count) {
+  const std::vector<int64_t> shape = {count};
+  if (tensor.type != GgmlType::kF32 || tensor.shape != shape) {
+    in.problem(fmt::format("tensor '{}' is {} [{}] instead of F32 [{}]", tensor.name,
+                           name_of(tensor.type), fmt::join(tensor.shape, ", "), count));
+    return {};
+  }
+  std::vector<float> divisors(static_cast<size_t>(count));
+  dequantize(tensor.type, tensor.data, divisors);
+  return divisors;
+}
+
+/// LongRoPE, of files with its tensors.
+Json longrope(GgufKeyReader& in, int64_t rotary) {
+  const GgufTensor *const longer = in.file().find(kLongFactors), *const shorter =
+                                                                     in.file().find(kShortFactors);
+  if (longer == nullptr || shorter == nullptr) {
+    in.problem(fmt::format("{} and {} are only supported together", kLongFactors, kShortFactors));
+    return nullptr;
+  }
+  const auto factors = [&](const GgufTensor& tensor) {
+    std::vector<double> values;
+    for (const float value : read_divisors(in, tensor, rotary / 2))
+      values.push_back(as_written(value));
+    return values;
+  };
+  const int64_t positions = in.size("context_length"),
+                original = in.size("rope.scaling.original_context_length", positions);
+  Json rope = {{"rope_type", "longrope"},
+               {"original_max_position_embeddings", original},
+               {"long_factor", factors(*longer)},
+               {"short_factor", factors(*shorter)}};
+  const double usual =
+      longrope_attention(static_cast<double>(positions) / static_cast<double>(original), original);
+  const double given = in.number("rope.scaling.attn_factor").value_or(1);
+  if (std::fabs(given - usual) > 1e-6) rope["attention_factor"] = as_written(given);
+  return rope;
+}
+
 /// Null where frequencies are as they are.
-Json read_rope_scaling(GgufKeyReader& in, const GgufDecoder& d) {
+Json read_rope_scaling(GgufKeyReader& in, const GgufDecoder& d, int64_t rotary) {
+  if (d.longrope &&
+      (in.file().find(kLongFactors) != nullptr || in.file().find(kShortFactors) != nullptr))
+    return longrope(in, rotary);
   const std::string type = in.text("rope.scaling.type").value_or("none");
   const double factor =
       in.number("rope.scaling.factor").value_or(in.number("rope.scale_linear").value_or(1.0));
@@ -57,14 +100,8 @@ std::optional<Llama3Rope> told_llama3_rope(GgufKeyReader& in, std::span<const fl
 
 /// Llama 3's divisors as the parameters they come from.
 Json read_rope_freqs(GgufKeyReader& in, const GgufTensor& tensor, double theta, int64_t head_size) {
-  const std::vector<int64_t> shape = {head_size / 2};
-  if (tensor.type != GgmlType::kF32 || tensor.shape != shape) {
-    in.problem(fmt::format("tensor 'rope_freqs.weight' is {} [{}] instead of F32 [{}]",
-                           name_of(tensor.type), fmt::join(tensor.shape, ", "), shape[0]));
-    return nullptr;
-  }
-  std::vector<float> divisors(static_cast<size_t>(shape[0]));
-  dequantize(tensor.type, tensor.data, divisors);
+  const std::vector<float> divisors = read_divisors(in, tensor, head_size / 2);
+  if (divisors.empty()) return nullptr;
   const auto rope = told_llama3_rope(in, divisors, theta, head_size);
   if (!rope) {
     in.problem(
@@ -176,9 +213,10 @@ void read_decoder(GgufKeyReader& in, GgufConfig& out) {
   read_biases(in, s);
   const double share = rotary_share(in, s);
   const double theta = in.number("rope.freq_base").value_or(10000.0);
-  Json scaling = read_rope_scaling(in, s.family->decoder);
+  const int64_t rotary = in.size("rope.dimension_count", s.head_size);
+  Json scaling = read_rope_scaling(in, s.family->decoder, rotary);
   const GgufTensor* const freqs =
-      s.family->decoder.llama3_rope ? in.file().find("rope_freqs.weight") : nullptr;
+      s.family->decoder.llama3_rope ? in.file().find(kRopeFreqs) : nullptr;
   if (freqs != nullptr) {
     if (!scaling.is_null())
       in.problem("rope_freqs.weight together with rope.scaling.type is not supported");

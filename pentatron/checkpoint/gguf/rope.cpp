@@ -39,6 +39,11 @@ std::optional<Llama3Rope> fit(std::span<const float> divisors, double theta, int
 
 } // namespace
 
+double longrope_attention(double factor, int64_t original) {
+  if (factor <= 1) return 1;
+  return std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original)));
+}
+
 std::vector<float> llama3_divisors(const Llama3Rope& rope, double theta, int64_t head_size) {
   std::vector<float> divisors(static_cast<size_t>(head_size / 2));
   const auto original = static_cast<double>(rope.original_positions);

@@ -14,6 +14,11 @@
 
 namespace pentatron::checkpoint {
 
+inline constexpr const char* kRopeFreqs = "rope_freqs.weight";
+/// LongRoPE's divisors for long and for short texts, rotary size / 2 each.
+inline constexpr const char *kLongFactors = "rope_factors_long.weight",
+                            *kShortFactors = "rope_factors_short.weight";
+
 struct Llama3Rope {
   double factor = 8;
   double low_freq_factor = 1;
@@ -26,6 +31,10 @@ struct Llama3Rope {
 inline constexpr std::array kLlama3Keys = {
     "rope.scaling.llama3_factor", "rope.scaling.llama3_low_freq_factor",
     "rope.scaling.llama3_high_freq_factor", "rope.scaling.llama3_original_context_length"};
+
+/// LongRoPE's factor of cos and sin for texts that are `factor` times as long as the `original`:
+/// sqrt(1 + log(factor) / log(original)), at least 1.
+double longrope_attention(double factor, int64_t original);
 
 /// head_size / 2 divisors.
 std::vector<float> llama3_divisors(const Llama3Rope& rope, double theta, int64_t head_size);

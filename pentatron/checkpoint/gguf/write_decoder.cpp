@@ -37,6 +37,22 @@ void put_yarn(GgufKeyWriter& w, const Json& rope, int64_t positions) {
         json_get_or<double>(rope, "beta_slow", 1.0, GgufKeyWriter::kWhere));
 }
 
+void put_longrope(GgufKeyWriter& w, const Json& rope, int64_t positions) {
+  const char* const where = GgufKeyWriter::kWhere;
+  const char* const key = "original_max_position_embeddings";
+  const auto original = json_get_or<int64_t>(rope, key, w.size(key, positions), where);
+  const auto factor = json_get_or<double>(
+      rope, "factor", static_cast<double>(positions) / static_cast<double>(original), where);
+  w.put("rope.scaling.attn_factor",
+        json_get_or<double>(rope, "attention_factor", longrope_attention(factor, original), where));
+  const std::pair<const char*, const char*> tensors[] = {{kLongFactors, "long_factor"},
+                                                         {kShortFactors, "short_factor"}};
+  for (const auto& [tensor, values] : tensors) {
+    const auto given = json_get<std::vector<double>>(rope, values, where);
+    w.out().divisors.emplace_back(tensor, std::vector<float>(given.begin(), given.end()));
+  }
+}
+
 void put_rope(GgufKeyWriter& w, int64_t positions) {
   const Json rope = rope_of(w);
   const auto type = json_get<std::string>(rope, "rope_type", GgufKeyWriter::kWhere);
@@ -53,11 +69,13 @@ void put_rope(GgufKeyWriter& w, int64_t positions) {
         .high_freq_factor = json_get<double>(rope, "high_freq_factor", GgufKeyWriter::kWhere),
         .original_positions = json_get_or<int64_t>(rope, "original_max_position_embeddings",
                                                    positions, GgufKeyWriter::kWhere)};
-    w.out().rope_freqs = llama3_divisors(llama3, theta, w.structure().head_size);
+    w.out().divisors = {{kRopeFreqs, llama3_divisors(llama3, theta, w.structure().head_size)}};
     w.put(kLlama3Keys[0], llama3.factor);
     w.put(kLlama3Keys[1], llama3.low_freq_factor);
     w.put(kLlama3Keys[2], llama3.high_freq_factor);
     w.put(kLlama3Keys[3], llama3.original_positions);
+  } else if (type == "longrope" && w.structure().family->decoder.longrope) {
+    put_longrope(w, rope, positions);
   } else if (type != "default") {
     w.problem(fmt::format("rope_type={} cannot be stored in a GGUF file of {}", excerpt(type),
                           w.structure().family->architecture));

@@ -132,7 +132,8 @@ int run_plot(const PlotArguments& a) {
   picture.log_x = a.log_x;
   picture.log_y = a.log_y;
   naming(
-      "--output ", a.output, [&] { write_file_atomically(a.output, plot::curves_svg(picture)); },
+      "--output ", a.output,
+      [&] { write_file_atomically(behind_links(a.output), plot::curves_svg(picture)); },
       "another --output");
   fmt::print("{}: {} of {}\n", a.output, picture.title, counted(std::ssize(runs), "run"));
   return 0;

@@ -8,6 +8,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/preprocess/open_tokenizer.h"
@@ -31,7 +32,7 @@ void show(const data::PreprocessProgress& progress) {
     log::set_progress(data::to_string(progress));
   } else if (progress.seconds - told >= 10) {
     told = progress.seconds;
-    fmt::print(stderr, "{}\n", data::to_string(progress));
+    log::print(data::to_string(progress));
   }
 }
 
@@ -60,12 +61,12 @@ int run_preprocess(PreprocessArguments arguments) {
   const data::PreprocessResult result = data::preprocess(options);
   log::set_progress("");
   last.total_bytes = 0; // done: no share and no time left
-  fmt::print(stderr, "{}{}\n", result.resumed ? "resumed; " : "", result.report.to_string());
+  log::print((result.resumed ? "resumed; " : "") + result.report.to_string());
   if (!result.skip_list.empty())
-    fmt::print(stderr, "  all skipped input is listed in {}\n", result.skip_list.string());
-  fmt::print(stderr, "{}\n", data::to_string(last));
+    log::print("  all skipped input is listed in " + result.skip_list.string());
+  log::print(data::to_string(last));
   for (const std::string& prefix : result.prefixes)
-    fmt::print(stderr, "{}: {}\n", prefix, describe_parts(prefix, data::DatasetConfig{}.split));
+    log::print(prefix + ": " + describe_parts(prefix, data::DatasetConfig{}.split));
   for (const std::string& prefix : result.prefixes) fmt::print("{}\n", prefix);
   return 0;
 }

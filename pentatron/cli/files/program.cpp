@@ -11,12 +11,14 @@
 #include <sstream>
 #include <string_view>
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/cli/files/exit_status.h"
 #include "pentatron/cli/files/terminal.h"
 #include "pentatron/cli/files/usage_error.h"
@@ -30,7 +32,7 @@ std::vector<std::string> arguments_of_program; ///< set once, before any thread 
 int fail(const std::string& message, const std::string& remedy, int status) {
   log::set_progress(""); // of what has failed
   const std::string hint = remedy.empty() ? "" : fmt::format("  try: {}\n", remedy);
-  fmt::print(stderr, "{}", folded_for_errors(fmt::format("error: {}\n{}", message, hint)));
+  log::print(folded_for_errors(fmt::format("error: {}\n{}", message, hint)));
   return status;
 }
 
@@ -108,6 +110,13 @@ int run_chosen(int argc, char** argv, std::span<const Verb> verbs) {
   }
 }
 
+/// Whether nobody reads standard output any more: a pipe whose reader has ended, a terminal that
+/// was closed.
+bool reader_left() {
+  pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return ::poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 } // namespace
 
 int run_program(int argc, char** argv, std::span<const Verb> verbs) {
@@ -115,7 +124,7 @@ int run_program(int argc, char** argv, std::span<const Verb> verbs) {
   // What did not arrive is not a success, unless the reader had enough.
   errno = 0;
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (written || errno == EPIPE || status != 0) return status;
+  if (written || status != 0 || reader_left()) return status;
   return fail(fmt::format("standard output could not be written: {}",
                           errno != 0 ? std::strerror(errno) : "the disk may be full"),
               "", kExitFailure);

@@ -1,5 +1,6 @@
 #include "pentatron/cli/files/terminal.h"
 
+#include <cstdio>
 #include <utility>
 
 #include <sys/ioctl.h>
@@ -11,6 +12,10 @@ namespace pentatron::cli {
 
 bool on_terminal() {
   return ::isatty(STDOUT_FILENO) != 0;
+}
+
+void write_out(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
 namespace {

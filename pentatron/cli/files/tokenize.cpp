@@ -19,6 +19,7 @@
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/base/paths.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/base/text.h"
 #include "pentatron/cli/files/file_verbs.h"
 #include "pentatron/data/byte_source.h"
@@ -133,9 +134,11 @@ void check_trained_files(const TrainedFiles& files, const TokenizeArguments& arg
   if (!arguments.overwrite) return refuse_existing(std::array{files.tokenizer, files.config});
   const std::filesystem::path folder = files.tokenizer.parent_path();
   if (is_there(folder / "config.json") && is_there(files.tokenizer))
-    raise<ConfigError>(
-        "--output {} is the tokenizer of the model in {}, which needs it\n  try: --output {}",
-        files.tokenizer.string(), folder.string(), shell_word(free_path(folder.string()).string()));
+    raise<ConfigError>("--output {} is {} the model in {}, which needs it\n  try: --output {}",
+                       files.tokenizer.string(),
+                       files.tokenizer.filename() == "config.json" ? "the configuration of"
+                                                                   : "the tokenizer of",
+                       folder.string(), shell_word(free_path(folder.string()).string()));
   const std::vector<std::filesystem::path> inputs(arguments.inputs.begin(), arguments.inputs.end());
   const auto has = [](const char* member) {
     return [member](const std::filesystem::path& file) {
@@ -263,18 +266,18 @@ int train(const TokenizeArguments& arguments) {
   const FolderLock one_at_a_time(files.tokenizer.parent_path());
   check_trained_files(files, arguments);
   const auto write = [&] {
-    AtomicFile tokenizer(files.tokenizer);
+    AtomicFile tokenizer(behind_links(files.tokenizer));
     tokenizer.write(dump_json(json, 1) + "\n");
     if (!files.config.empty())
-      write_file_atomically(files.config,
+      write_file_atomically(behind_links(files.config),
                             data::tokenizer::tokenizer_config_json(
                                 json["added_tokens"][0]["content"].get<std::string>()));
     tokenizer.commit();
   };
   naming("--output ", arguments.output, write, "another --output");
   const int64_t size = std::ssize(json["model"]["vocab"]);
-  fmt::print(stderr, "{}: {} from {} of text\n", files.tokenizer.string(), counted(size, "token"),
-             counted(text.bytes(), "byte"));
+  log::print(fmt::format("{}: {} from {} of text", files.tokenizer.string(), counted(size, "token"),
+                         counted(text.bytes(), "byte")));
   if (size < arguments.train_bpe)
     log::warning("--train-bpe {} is more than this text needs: with {}, every word of it is one "
                  "token\n  try: --train-bpe {}, or more text",

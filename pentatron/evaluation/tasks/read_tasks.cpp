@@ -69,10 +69,11 @@ class Loader {
       return static_cast<void>(file(file_of_name, true));
     const std::vector<std::string> names = task_names();
     const std::string near = nearest(name, names);
-    raise<ConfigError>(
-        "there is no task {}\n  try: {}", name,
-        near.empty() ? fmt::format("the path of a YAML file, or one of {}", fmt::join(names, ", "))
-                     : near);
+    raise<ConfigError>("there is no task {}\n  try: {}", name,
+                       !near.empty()   ? near
+                       : names.empty() ? "the path of a YAML file"
+                                       : fmt::format("the path of a YAML file, or one of {}",
+                                                     fmt::join(names, ", ")));
   }
 
   /// The name of what the file holds.

@@ -38,6 +38,7 @@ std::string short_loss(double loss) {
 }
 
 std::string progress_of(int64_t iteration, int64_t train_iters) {
+  if (train_iters < iteration) return fmt::format("iteration {}", iteration); // only evaluates
   const std::string total = fmt::to_string(train_iters);
   return fmt::format("iteration {:>{}}/{}", iteration, total.size(), total);
 }

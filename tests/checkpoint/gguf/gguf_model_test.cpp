@@ -69,7 +69,7 @@ class EveryFamily : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
                          testing::Values("gpt2", "llama", "mistral_sliding_window", "qwen2",
                                          "qwen3", "llama3_rope_scaling_tied", "olmo2", "phi3",
-                                         "gemma2", "gemma3_text", "glm4"));
+                                         "phi3_longrope", "gemma2", "gemma3_text", "glm4"));
 
 TEST_P(EveryFamily, ComesBackAsItWas) {
   const TemporaryFolder folder;
@@ -143,7 +143,13 @@ TEST_P(EveryFamily, KeepsEveryKeyOfTheConfigurationThatChangesNumbers) {
   }
   EXPECT_EQ(config["rope_theta"], rope["rope_theta"]);
   if (rope.contains("partial_rotary_factor")) {
-    EXPECT_EQ(config["partial_rotary_factor"], rope["partial_rotary_factor"]);
+    const int64_t head =
+        hf.config.value("head_dim", hf.config["hidden_size"].get<int64_t>() /
+                                        hf.config["num_attention_heads"].get<int64_t>());
+    const auto rotary = [&](const Json& share) { // what a file has
+      return static_cast<int64_t>(static_cast<double>(head) * share.get<double>());
+    };
+    EXPECT_EQ(rotary(config["partial_rotary_factor"]), rotary(rope["partial_rotary_factor"]));
     rope.erase("partial_rotary_factor");
   }
   rope.erase("rope_theta");
@@ -429,8 +435,8 @@ TEST(GgufExport, RefusesWhatOneArchitectureHasNoPlaceFor) {
   EXPECT_THAT(with("olmo2", "tie_word_embeddings", true), HasSubstr("tie_word_embeddings=true"));
   EXPECT_THAT(with("olmo2", "attention_bias", true), HasSubstr("attention_bias=true"));
   EXPECT_THAT(with("olmo2", "head_dim", 16), HasSubstr("head_dim=16 times num_attention_heads="));
-  EXPECT_THAT(with("phi3", "rope_parameters", {{"rope_type", "longrope"}, {"rope_theta", 1e4}}),
-              HasSubstr("rope_type=longrope cannot be stored in a GGUF file of phi3"));
+  EXPECT_THAT(with("phi3", "rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e4}}),
+              HasSubstr("rope_type=llama3 cannot be stored in a GGUF file of phi3"));
   EXPECT_THAT(with("glm4", "hidden_act", "gelu"), HasSubstr("hidden_act=gelu"));
 }
 
@@ -503,6 +509,26 @@ TEST(GgufModel, RefusesWhatIsOfAnotherArchitecture) {
   EXPECT_EQ(glm4.config("glm4.rope.dimension_count", uint32_t{6})["partial_rotary_factor"], 0.375);
   EXPECT_EQ(Changed("phi3").config("phi3.attention.sliding_window", uint32_t{0})["sliding_window"],
             nullptr);
+}
+
+TEST(GgufModel, KeepsAnotherFactorOfLongRopeThanTheUsualOne) {
+  const TemporaryFolder folder;
+  HfFolder hf("phi3_longrope");
+  const fs::path file = folder.path() / "x.gguf";
+  hf.write(file);
+  const char* const key = "phi3.rope.scaling.attn_factor";
+  EXPECT_FLOAT_EQ(GgufFile(file).metadata().find_number(key).value(),
+                  std::sqrt(1 + std::log(3.0) / std::log(32.0))); // 96 positions, of 32
+  const Changed changed("phi3_longrope");
+  EXPECT_EQ(changed.config(key, 1.25F)["rope_scaling"]["attention_factor"], 1.25);
+  EXPECT_EQ(changed.config(key, std::nullopt)["rope_scaling"]["attention_factor"], 1);
+  hf.config["rope_parameters"]["attention_factor"] = 1.25;
+  fs::remove(file);
+  hf.write(file);
+  EXPECT_EQ(GgufFile(file).metadata().find_number(key), 1.25);
+  EXPECT_EQ(GgufModel(file).config()["rope_scaling"]["attention_factor"], 1.25);
+  EXPECT_THAT(changed.error("phi3.rope.dimension_count", uint32_t{6}),
+              HasSubstr("tensor 'rope_factors_long.weight' is F32 [4] instead of F32 [3]"));
 }
 
 TEST(GgufExport, NamesTheTensorWithAValueThatTheTypeCannotHold) {

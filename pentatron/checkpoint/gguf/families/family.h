@@ -62,6 +62,7 @@ struct GgufDecoder {
   GgufBiases biases = GgufBiases::kNone;
   bool mlp_bias = false;       ///< is a key
   bool llama3_rope = false;    ///< rope_freqs.weight may be there
+  bool longrope = false;       ///< rope_factors_long.weight and _short may be there
   bool partial_rotary = false; ///< partial_rotary_factor is a key
   bool writes_rotary = false;  ///< the number of dimensions that rotate
   bool needs_untied = false;   ///< tied embeddings have no place in a file

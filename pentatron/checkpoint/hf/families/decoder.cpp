@@ -104,6 +104,10 @@ void read_rope(const ConfigReader& in, const RopeRule& rule, ModelConfig& c) {
     s.low_freq_factor = json_get<double>(rope, "low_freq_factor", where);
     s.high_freq_factor = json_get<double>(rope, "high_freq_factor", where);
   } else if (type == "yarn") {
+    // transformers makes a ramp of half of it, which does not fit its frequencies.
+    const auto rotary = static_cast<int64_t>(static_cast<double>(c.head_size()) * share);
+    if (rule.partial && rotary % 2 != 0)
+      in.refuse(fmt::format("rope_type yarn with an odd rotary size, {}", rotary));
     s.type = RopeScalingType::kYarn;
     s.factor = number("factor", static_cast<double>(c.max_position_embeddings) /
                                     static_cast<double>(s.original_max_position_embeddings));

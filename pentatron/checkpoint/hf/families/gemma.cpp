@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "pentatron/checkpoint/hf/families/all.h"
 
 namespace pentatron::checkpoint {
@@ -18,6 +20,9 @@ Json number_or_null(const std::optional<double>& x) {
 } // namespace
 
 models::ModelConfig read_gemma(const ConfigReader& in, int64_t full_every, int64_t max_positions) {
+  for (const char* key : {"sliding_window", "query_pre_attn_scalar", "hidden_activation"})
+    if (in.json().contains(key) && in.json()[key].is_null()) // transformers needs them
+      in.refuse(fmt::format("{}=null", key));
   models::ModelConfig c =
       read_decoder(in, {.head_size = 256,
                         .kv_heads = 4,

@@ -52,7 +52,9 @@ ModelConfig read_t5(const ConfigReader& in) {
   c.activation_func = read_mlp(in);
   const bool tied = in.get<bool>("tie_word_embeddings", true);
   c.untie_embeddings_and_output_weights = !tied;
-  c.scale_decoder_outputs = in.get<bool>("scale_decoder_outputs", tied);
+  // There and null is false, as in transformers.
+  c.scale_decoder_outputs = in.find<bool>("scale_decoder_outputs")
+                                .value_or(!in.json().contains("scale_decoder_outputs") && tied);
   c.decoder_start_token = in.get<int64_t>("decoder_start_token_id", 0);
   if (const auto pad = in.get<int64_t>("pad_token_id", 0); pad != c.decoder_start_token)
     c.decoder_pad_token = pad;
