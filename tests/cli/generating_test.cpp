@@ -205,7 +205,7 @@ TEST_F(Generating, AnEmptyPipeIsNoPrompt) {
   test::make_letter_model(folder / "model");
   for (const char* empty : {": | ", "echo | "})
     EXPECT_THAT(
-        run("generate model --max-new-tokens 2 2>&1", 2, empty),
+        run("generate model --max-new-tokens 2 2>&1", 1, empty),
         AllOf(HasSubstr("error: standard input has no prompt"), HasSubstr("try: --prompt TEXT")));
 }
 
