@@ -10,6 +10,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/base/text.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/read_model.h"
@@ -273,8 +274,9 @@ std::optional<ChatFormat> open_chat_format(const OpenedModel& opened,
 }
 
 std::shared_ptr<const data::Tokenizer> open_plain_tokenizer(const OpenedModel& opened) {
-  if (!opened.config.tokenizer.path.empty())
-    return data::tokenizer::open_tokenizer({.path = opened.config.tokenizer.path});
+  if (const std::string& path = opened.config.tokenizer.path; !path.empty())
+    return naming("tokenizer.path=", path,
+                  [&] { return data::tokenizer::open_tokenizer({.path = path}); });
   if (opened.config.tokenizer.type == data::TokenizerType::kBytes) // tokenizer.path=bytes
     return data::make_tokenizer(opened.config.tokenizer);
   const checkpoint::ModelFacts& facts = opened.source->facts();

@@ -34,10 +34,12 @@ bool is_named_json(std::filesystem::path file) {
   return file.extension() == ".json";
 }
 
-[[noreturn]] void raise_no_prompt_in(const std::string& file, int64_t line) {
+[[noreturn]] void raise_no_prompt_in(const std::string& file, int64_t number,
+                                     std::string_view line = {}) {
+  const data::ObjectKeys keys = data::object_keys(line);
   raise<DataError>("{}: line {} is not a JSON object with a string `prompt`, which each line of a "
-                   "JSON Lines file of prompts needs to be\n  try: {{\"prompt\": \"It is\"}}",
-                   file, line);
+                   "JSON Lines file of prompts needs to be{}\n  try: {{\"prompt\": \"It is\"}}",
+                   file, number, keys.all.empty() ? "" : "; " + data::keys_text(keys));
 }
 
 [[noreturn]] void raise_spread_object(const std::string& file, int64_t line) {
@@ -118,7 +120,7 @@ class PromptLines {
     // `{` and then `"prompt": ...` is no text, whatever the file is called.
     if (malformed_ > 0 && prompts_.size() == 1 && goes_on(prompts_[0]) && line[begin] == '"')
       raise_spread_object(file_, malformed_);
-    if (json_ && found != data::JsonField::kFound) raise_no_prompt_in(file_, number);
+    if (json_ && found != data::JsonField::kFound) raise_no_prompt_in(file_, number, line);
     if (malformed_ > 0 && found == data::JsonField::kFound) raise_no_prompt_in(file_, malformed_);
     prompts_.push_back(json_ ? text : std::string(line));
     last_ = number;

@@ -1,5 +1,7 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 
@@ -119,7 +121,7 @@ void train_rank(const trainer::Config& config, const comm::Group& world,
               report.iterations,
               config.checkpoint.save.empty() ? "; not saved, because checkpoint.save is empty"
                                              : "");
-  if (report.steps == 0 && report.iterations > 0 && !stopped)
+  if (report.steps == 0 && report.iterations > 0 && !stopped && !report.validation)
     log::info("nothing to do: the run has already reached its last iteration, {}",
               report.iterations);
   if (report.steps > 0 && !report.last_loss)
@@ -199,9 +201,34 @@ void check_resumed(const std::string& hf, const ConfigArguments& split) {
                        c.load, other->empty() ? "new weights" : *other, hf);
 }
 
+/// What is given as a configuration and is something else: data, a model.
+void check_files(const std::vector<std::string>& files) {
+  static constexpr std::array kData = {".jsonl", ".txt", ".md",  ".parquet", ".tsv",
+                                       ".gz",    ".zst", ".bin", ".idx"};
+  for (const std::string& file : files) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    std::string meant;
+    const std::string extension = fs::path(file).extension();
+    if (std::ranges::find(kData, extension) != kData.end())
+      meant = "dataset.path=";
+    else if (extension == ".gguf" || fs::exists(fs::path(file) / "latest", error) ||
+             fs::exists(fs::path(file) / checkpoint::kManifestName, error))
+      meant = "checkpoint.load=";
+    else if (fs::exists(fs::path(file) / "config.json", error))
+      meant = "--hf ";
+    else if (fs::is_directory(file, error))
+      meant = "dataset.path=";
+    if (!meant.empty())
+      raise<ConfigError>("{} is not a configuration file\n  try: {}{}", file, meant,
+                         shell_word(file));
+  }
+}
+
 /// The configuration of a run. With `hf` it is one of that model, and starts from its weights
 /// unless checkpoint.load names a run to resume.
 trainer::Config run_config(const std::string& hf, ConfigArguments split, int world_size) {
+  check_files(split.files);
   if (hf.empty()) return trainer::load_config(split.files, split.overrides, {}, world_size);
   const std::string source = std::string(kHfPrefix) + hf;
   check_resumed(hf, split);

@@ -46,8 +46,9 @@ class IndexedStream final : public TokenStream {
   int64_t vocab_size_;
 };
 
-/// Throws DataError for a token that is not in [0, vocab_size); `where` names its place.
+/// Throws DataError, with the size that the whole corpus needs, if a token that was read from it is
+/// not in [0, vocab_size).
 void check_tokens(const int64_t* tokens, int64_t count, int64_t vocab_size,
-                  const std::string& where);
+                  const IndexedDataset& corpus);
 
 } // namespace pentatron::data

@@ -96,6 +96,11 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
     add(fmt::format("ddp.zero_stage={} has no effect: there is only one data-parallel rank\n  try: "
                     "ddp.zero_stage=0",
                     config.ddp.zero_stage));
+  if (dp * cp == 1 && config.ddp.bucket_size != parallel::DdpConfig().bucket_size)
+    add(fmt::format(
+        "ddp.bucket_size={} has no effect: there is only one data-parallel rank\n  try: "
+        "remove ddp.bucket_size",
+        config.ddp.bucket_size));
   if (config.parallel.sequence_parallel && config.parallel.tensor_model_parallel_size == 1)
     add("parallel.sequence_parallel=true has no effect: there is only one tensor-parallel rank\n  "
         "try: parallel.sequence_parallel=false");

@@ -71,7 +71,7 @@ int64_t GptDataset::read(int64_t n, int64_t* tokens) const {
     corpus_->read_tokens(sequence.first_token + begin, count, tokens + filled);
     filled += count;
   }
-  check_tokens(tokens, filled, vocab_size_, corpus_->prefix() + ".bin");
+  check_tokens(tokens, filled, vocab_size_, *corpus_);
   std::fill(tokens + filled, tokens + room, 0);
   return filled;
 }

@@ -11,7 +11,7 @@ int64_t IndexedSentences::document_begin(int64_t document) const {
 void IndexedSentences::read(int64_t i, int64_t offset, int64_t count, int64_t* out) const {
   const int64_t begin = corpus_->sequence(i).first_token + offset;
   corpus_->read_tokens(begin, count, out);
-  check_tokens(out, count, vocab_size_, corpus_->prefix() + ".bin");
+  check_tokens(out, count, vocab_size_, *corpus_);
 }
 
 CorpusSentences::CorpusSentences(std::shared_ptr<const Corpus> corpus)

@@ -17,6 +17,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/base/paths.h"
 #include "pentatron/base/run_lock.h"
 #include "pentatron/base/text.h"
@@ -264,10 +265,11 @@ class Preprocessor {
     // A file that cannot be read now may be readable later, and hours of work are not thrown away.
     const bool broken = block.skipped(BadInput::kBrokenFile) > 0;
     if (saved_bytes_ == 0 && !(broken && result_.report.documents > 0))
-      throw NotUsable(first.to_string() +
+      throw NotUsable(with_name("--input ", first.file, first.to_string()) +
                       remedy(first, result_.report.documents + block.documents > 0));
     save(/*finished=*/false);
-    raise<DataError>("{}\n  try: {}--on-bad-input skip to leave such input out", first.to_string(),
+    raise<DataError>("{}\n  try: {}--on-bad-input skip to leave such input out",
+                     with_name("--input ", first.file, first.to_string()),
                      broken ? "the same command again, which resumes, or " : "");
   }
 

@@ -5,6 +5,8 @@
 #include <functional>
 #include <system_error>
 
+#include <fmt/ranges.h>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/data/batch.h"
@@ -72,7 +74,9 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
                        "tokens\n  try: train.seq_length={}",
                        options.option, options.sequence_length, needed_);
   raise<DataError>("{}\n  try: objects with {}",
-                   report_.with_skips(options.option + " contains no training example"),
+                   report_.with_skips(fmt::format(
+                       "{}{}{} contains no training example", options.option,
+                       options.option.starts_with("--") ? " " : "=", fmt::join(paths, ","))),
                    kTaughtMembers);
 }
 
