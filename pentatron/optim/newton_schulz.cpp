@@ -52,15 +52,17 @@ at::Tensor product_added(const at::Tensor& x, const at::Tensor& a, const at::Ten
 }
 
 /// Rows of a symmetric product that are computed at once: as few as a product makes good use of.
-constexpr int64_t kBlock = 256;
+/// With fewer than four such blocks whole products are as fast.
+constexpr int64_t kBlock = 128, kFewestBlocks = 4;
 
 /// alpha a b + beta g of which all three are symmetric, because b is the transpose of a or both are
 /// polynomials of one matrix: only what is on and below the diagonal blocks is computed, about half
-/// of the operations for large matrices. Without `g`: a b.
+/// of the operations for large matrices on CPUs. Without `g`: a b.
 at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& g = {},
                              double beta = 0, double alpha = 1) {
   const int64_t rows = a.size(-2), blocks = rows / kBlock;
-  if (blocks < 2) return g.defined() ? product_added(g, a, b, beta, alpha) : at::matmul(a, b);
+  if (blocks < kFewestBlocks || !a.is_cpu())
+    return g.defined() ? product_added(g, a, b, beta, alpha) : at::matmul(a, b);
   std::vector<int64_t> sizes = a.sizes().vec();
   sizes.back() = rows;
   const at::Tensor whole = at::empty(sizes, a.options());

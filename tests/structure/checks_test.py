@@ -9,6 +9,7 @@ import host_reads
 import includes
 import keys
 import links
+import messages
 import models
 import planted_bugs
 import symbols
@@ -73,6 +74,13 @@ class HostReads(unittest.TestCase):
         self.assertEqual(self.found("x.item<double>();\n", "pentatron/serve/a.cpp"), [])
         self.assertEqual(self.found("x.item<double>();\n", "pentatron/nn/host_copies.cpp"), [])
         self.assertEqual(self.found("y; // x.item<double>()\nat::Device d = at::kCPU;\nstd::equal(a, b, c);\n"), [])
+
+
+class Messages(unittest.TestCase):
+    def test_what_throws_where_a_message_cannot_be_written_is_found(self):
+        found = lambda line: messages.violations(Tree(**{"pentatron/cli/a.cpp": line}).root)
+        self.assertEqual(len(found('fmt::print(stderr, "{}", x);\nstd::cerr << x;\n')), 2)
+        self.assertEqual(found('fmt::print("{}", x); // print(stderr)\nstd::fprintf(stderr, "x");\nlog::print(x);\n'), [])
 
 
 class Keys(unittest.TestCase):

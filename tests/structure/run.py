@@ -9,6 +9,7 @@ import host_reads
 import includes
 import keys
 import links
+import messages
 import models
 import planted_bugs
 import symbols
@@ -32,6 +33,7 @@ def main(check, target, *more):
             "host_reads": host_reads.violations,
             "keys": keys.violations,
             "links": links.violations,
+            "messages": messages.violations,
             "models": models.violations,
             "readmes": text.readmes,
             "words": text.words,

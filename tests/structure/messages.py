@@ -1,0 +1,18 @@
+"""Where messages are written: fmt::print throws where standard error is full or closed, and an exception in place of a message
+ends a command whose work was done. base/log.h and base/progress.h lose such a message instead."""
+import re
+
+import files
+
+THROWS = re.compile(r"\bprint\(\s*stderr\b|\bstd::cerr\b")
+
+
+def violations(root):
+    found = []
+    for path in files.sources(root):
+        if not path.startswith("pentatron/"):
+            continue
+        for number, line in enumerate(files.read(root, path).splitlines(), 1):
+            if THROWS.search(line.split("//")[0]):
+                found.append(f"{path}:{number}: throws where standard error cannot be written; use log::print of base/progress.h")
+    return found
