@@ -5,6 +5,7 @@
 #   scripts/test.sh --full [KIND]   the long proofs: all of them, or one kind
 #     matrix    every layout against one rank, in-process up to 16 ranks and under MPI up to 8; bf16 over ten seeds
 #     bugs      bugs planted in parallel code, one at a time: the layouts of the ordinary tests must catch each
+#     examples  examples/bert.yaml and examples/t5.yaml to their end: as good as docs/encoders.md says
 #     faults    broken set-ups; killed processes, torn files, full disks
 #     launchers the same run under mpirun, torchrun and srun (installs Slurm; 5 GB into .deps/peers)
 #     peers     models of every option, and exports, against Hugging Face transformers; offline runs read by wandb
@@ -18,7 +19,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/setup.sh"
 
-usage() { sed -n '2,17s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,18s/^# \{0,1\}//p' "$0"; }
 
 # folder_of_tests: makes a folder for the tests' files and prints it: in memory where there is plenty, because tests make and
 # remove many thousand small files.
@@ -60,6 +61,11 @@ full_matrix() {
 full_bugs() {
   configure_and_build bugs --target trainer_test
   run_ctest bugs -V -R '^trainer_test[.]planted_bugs$'
+}
+
+full_examples() {
+  configure_and_build ci --target pentatron
+  python3 "$ROOT/tests/docs/run_examples.py" "$ROOT/build/ci/pentatron"
 }
 
 full_faults() {
@@ -161,10 +167,10 @@ case "${1:-}" in
   exit 0
   ;;
 --full)
-  kinds=${2:-matrix bugs faults launchers peers parquet serve bundle fuzz sanitize}
-  case " matrix bugs faults launchers peers parquet serve bundle fuzz sanitize " in
+  kinds=${2:-matrix bugs examples faults launchers peers parquet serve bundle fuzz sanitize}
+  case " matrix bugs examples faults launchers peers parquet serve bundle fuzz sanitize " in
   *" ${2:-fuzz} "*) ;;
-  *) fail "--full $2: no such kind of test" "matrix, bugs, faults, launchers, peers, parquet, serve, bundle, fuzz or sanitize" ;;
+  *) fail "--full $2: no such kind of test" "matrix, bugs, examples, faults, launchers, peers, parquet, serve, bundle, fuzz or sanitize" ;;
   esac
   ;;
 *) fail "$1: no such option" "scripts/test.sh --help" ;;

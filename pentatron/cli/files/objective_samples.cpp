@@ -83,7 +83,8 @@ std::string nearest_key(const std::string& path, const std::vector<std::string>&
   std::vector<std::string> names = keys;
   for (const std::string& key : keys)
     for (size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1))
-      if (const std::string section = key.substr(0, dot); std::ranges::find(names, section) == names.end())
+      if (const std::string section = key.substr(0, dot);
+          std::ranges::find(names, section) == names.end())
         names.push_back(section);
   return nearest(path, names);
 }
