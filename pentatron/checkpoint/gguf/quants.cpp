@@ -48,6 +48,84 @@ void dequantize_q4_1(Bytes block, float* out) {
   }
 }
 
+/// Bit `i` of the fifth bits of a block of 32, as 16.
+int fifth_bit(Bytes bits, int i) {
+  return (bits[i / 8] >> (i % 8) & 1) << 4;
+}
+
+void dequantize_q5_0(Bytes block, float* out) {
+  const float d = half_at(block);
+  const Bytes bits = block + 2, q = block + 6;
+  for (int i = 0; i < 16; ++i) {
+    out[i] = d * static_cast<float>(((q[i] & 0xF) | fifth_bit(bits, i)) - 16);
+    out[i + 16] = d * static_cast<float>(((q[i] >> 4) | fifth_bit(bits, i + 16)) - 16);
+  }
+}
+
+void dequantize_q5_1(Bytes block, float* out) {
+  const float d = half_at(block), m = half_at(block + 2);
+  const Bytes bits = block + 4, q = block + 8;
+  for (int i = 0; i < 16; ++i) {
+    out[i] = rounded(d * static_cast<float>((q[i] & 0xF) | fifth_bit(bits, i))) + m;
+    out[i + 16] = rounded(d * static_cast<float>((q[i] >> 4) | fifth_bit(bits, i + 16))) + m;
+  }
+}
+
+constexpr int8_t kUneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                1,    13,   25,  38,  53,  69,  89,  113};
+
+void dequantize_iq4_nl(Bytes block, float* out) {
+  const float d = half_at(block);
+  for (int i = 0; i < 16; ++i) {
+    out[i] = d * static_cast<float>(kUneven[block[2 + i] & 0xF]);
+    out[i + 16] = d * static_cast<float>(kUneven[block[2 + i] >> 4]);
+  }
+}
+
+void dequantize_iq4_xs(Bytes block, float* out) {
+  const float d = half_at(block);
+  const int high = block[2] | block[3] << 8;
+  const Bytes low = block + 4, q = block + 8;
+  for (int j = 0; j < 8; ++j) {
+    const int scale = (low[j / 2] >> (4 * (j % 2)) & 0xF) | (high >> (2 * j) & 3) << 4;
+    const float of_block = d * static_cast<float>(scale - 32);
+    for (int i = 0; i < 16; ++i) {
+      const uint8_t pair = q[j * 16 + i];
+      out[j * 32 + i] = of_block * static_cast<float>(kUneven[pair & 0xF]);
+      out[j * 32 + i + 16] = of_block * static_cast<float>(kUneven[pair >> 4]);
+    }
+  }
+}
+
+/// Two bits of element `e` of a block of 256, whose halves have 32 bytes of four elements each.
+int two_bits(Bytes q, int e) {
+  return q[e / 128 * 32 + e % 32] >> (e % 128 / 32 * 2) & 3;
+}
+
+void dequantize_q2_k(Bytes block, float* out) {
+  const Bytes scales = block, q = block + 16;
+  const float d = half_at(block + 80), m = half_at(block + 82);
+  for (int e = 0; e < 256; ++e) {
+    const uint8_t both = scales[e / 16];
+    const float scale = d * static_cast<float>(both & 0xF);
+    const float min = rounded(m * static_cast<float>(both >> 4));
+    out[e] = rounded(scale * static_cast<float>(two_bits(q, e))) - min;
+  }
+}
+
+void dequantize_q3_k(Bytes block, float* out) {
+  const Bytes third = block, q = block + 32, scales = block + 96;
+  const float d = half_at(block + 108);
+  for (int e = 0; e < 256; ++e) {
+    const int j = e / 16;
+    const int low = j < 8 ? scales[j] & 0xF : scales[j - 8] >> 4;
+    const int scale = low | (scales[8 + j % 4] >> (j / 4 * 2) & 3) << 4;
+    const bool set = (third[e % 32] >> (e / 32) & 1) != 0;
+    out[e] =
+        d * static_cast<float>(scale - 32) * static_cast<float>(two_bits(q, e) - (set ? 0 : 4));
+  }
+}
+
 /// Half of a block's scale, as ggml has it: a power of two for every exponent byte.
 float half_scale(uint8_t exponent) {
   return std::bit_cast<float>(exponent < 2 ? 0x00200000u << exponent
@@ -73,19 +151,28 @@ ScaleMin scale_min(Bytes packed, int j) {
                                                                                         << 4};
 }
 
-void dequantize_q4_k(Bytes block, float* out) {
+/// Of Q4_K, and of Q5_K with its fifth bits.
+void dequantize_scaled(Bytes block, const uint8_t* fifth, Bytes q, float* out) {
   const float d = half_at(block), m = half_at(block + 2);
-  const Bytes q = block + 16;
   for (int j = 0; j < 8; ++j) {
     const ScaleMin s = scale_min(block + 4, j);
     const float scale = d * static_cast<float>(s.scale);
     const float min = rounded(m * static_cast<float>(s.min));
     for (int i = 0; i < 32; ++i) {
       const uint8_t pair = q[j / 2 * 32 + i];
-      const int value = j % 2 == 0 ? pair & 0xF : pair >> 4;
+      int value = j % 2 == 0 ? pair & 0xF : pair >> 4;
+      if (fifth != nullptr) value |= (fifth[i] >> j & 1) << 4;
       out[j * 32 + i] = rounded(scale * static_cast<float>(value)) - min;
     }
   }
+}
+
+void dequantize_q4_k(Bytes block, float* out) {
+  dequantize_scaled(block, nullptr, block + 16, out);
+}
+
+void dequantize_q5_k(Bytes block, float* out) {
+  dequantize_scaled(block, block + 16, block + 48, out);
 }
 
 void dequantize_q6_k(Bytes block, float* out) {
@@ -121,6 +208,20 @@ Dequantize dequantizer(GgmlType type) {
     return dequantize_q4_0;
   case GgmlType::kQ4_1:
     return dequantize_q4_1;
+  case GgmlType::kQ5_0:
+    return dequantize_q5_0;
+  case GgmlType::kQ5_1:
+    return dequantize_q5_1;
+  case GgmlType::kQ2_K:
+    return dequantize_q2_k;
+  case GgmlType::kQ3_K:
+    return dequantize_q3_k;
+  case GgmlType::kQ5_K:
+    return dequantize_q5_k;
+  case GgmlType::kIQ4_NL:
+    return dequantize_iq4_nl;
+  case GgmlType::kIQ4_XS:
+    return dequantize_iq4_xs;
   case GgmlType::kMXFP4:
     return dequantize_mxfp4;
   case GgmlType::kQ4_K:

@@ -38,7 +38,8 @@ void expect_same(const std::vector<float>& got, const std::vector<float>& expect
 class EveryType : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Types, EveryType,
                          testing::Values("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K",
-                                         "MXFP4"));
+                                         "MXFP4", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL",
+                                         "IQ4_XS"));
 
 TEST_P(EveryType, IsReadAsThePythonPackageDoes) {
   const GgufTensor& tensor = *golden().find(GetParam());
@@ -62,7 +63,7 @@ TEST_P(WrittenType, IsWrittenAsThePythonPackageDoes) {
 }
 
 TEST(Quants, OtherTypesAreKnownToBeUnknown) {
-  EXPECT_FALSE(can_dequantize(static_cast<GgmlType>(6))); // Q5_0
+  EXPECT_FALSE(can_dequantize(static_cast<GgmlType>(21))); // IQ3_S
   EXPECT_FALSE(can_dequantize(static_cast<GgmlType>(99)));
   EXPECT_FALSE(can_quantize(GgmlType::kQ4_0));
 }

@@ -12,13 +12,14 @@ from gguf.quants import dequantize, quantize
 random = np.random.default_rng(7)
 # Where the fp16 numbers of a block lie.
 HALVES = {T.Q8_0: [0], T.Q4_0: [0], T.Q4_1: [0, 2], T.Q4_K: [0, 2], T.Q6_K: [208]}
+READ_ONLY = {T.Q5_0: [0], T.Q5_1: [0, 2], T.Q2_K: [80, 82], T.Q3_K: [108], T.Q5_K: [0, 2], T.IQ4_NL: [0], T.IQ4_XS: [0]}
 EXTREMES = np.array([0, 0x8000, 1, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0x3C00, 0xBC00], np.uint16)
 
 
-def blocks(kind, rows, per_row):
+def blocks(kind, rows, per_row, random=random):
     size = GGML_QUANT_SIZES[kind][1]
     data = random.integers(0, 256, (rows * per_row, size), dtype=np.uint8)
-    for at in HALVES[kind]:
+    for at in (HALVES | READ_ONLY)[kind]:
         scale = random.normal(0, 0.02, len(data)).astype(np.float16).view(np.uint16)
         scale[: len(EXTREMES)] = random.permutation(EXTREMES)
         data[:, at : at + 2] = scale[:, None].view(np.uint8)
@@ -89,6 +90,13 @@ def golden(writer):
     writer.add_tensor("MXFP4", data, raw_dtype=T.MXFP4)
     with np.errstate(all="ignore"):
         writer.add_tensor("MXFP4.values", dequantize(data, T.MXFP4).astype(np.float32))
+    others = np.random.default_rng(9)
+    for kind in READ_ONLY:
+        per_row = 512 // GGML_QUANT_SIZES[kind][0]
+        data = blocks(kind, 3 if per_row > 2 else 8, per_row, others)
+        writer.add_tensor(kind.name, data, raw_dtype=kind)
+        with np.errstate(all="ignore"):
+            writer.add_tensor(kind.name + ".values", dequantize(data, kind).astype(np.float32))
 
 
 def seed(writer):
