@@ -183,6 +183,14 @@ TEST_F(FullDisks, ARunWhoseLastCheckpointIsNotSavedFails) {
   EXPECT_TRUE(fs::exists(folder / "ck/step_00000002/manifest.json"));
 }
 
+TEST_F(FullDisks, ATokenizerThatIsNotWrittenLeavesNoFolder) {
+  std::ofstream(folder / "words.txt") << "the loss falls slowly, then it rises\n";
+  for (const char* output : {"a/b/c", "d/tokenizer.json", "words/x/"})
+    run(std::string("tokenize --train-bpe 300 --input words.txt --output ") + output + " 2>&1", 1,
+        "trap '' XFSZ; ulimit -f 1; ");
+  for (const char* left : {"a", "d", "words"}) EXPECT_FALSE(fs::exists(folder / left)) << left;
+}
+
 /// logger.dir on a disk of its own that is full, and emptied while the run goes on.
 TEST_F(FullDisks, LoggingNeverEndsARun) {
   std::ofstream(folder / "run.sh")

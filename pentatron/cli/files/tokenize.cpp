@@ -260,8 +260,10 @@ int train(const TokenizeArguments& arguments) {
                          ? "standard input"
                          : fmt::format("--input {}", fmt::join(arguments.inputs, ",")));
   const Json json = trainer.train();
-  if (std::error_code error; files.tokenizer.has_parent_path())
-    std::filesystem::create_directories(files.tokenizer.parent_path(), error);
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::absolute(files.tokenizer).parent_path(),
+                              before = nearest_existing(folder);
+  std::filesystem::create_directories(folder, error);
   // Two commands may have found the place free: one of them writes both files.
   const FolderLock one_at_a_time(files.tokenizer.parent_path());
   check_trained_files(files, arguments);
@@ -274,7 +276,13 @@ int train(const TokenizeArguments& arguments) {
                                 json["added_tokens"][0]["content"].get<std::string>()));
     tokenizer.commit();
   };
-  naming("--output ", arguments.output, write, "another --output");
+  try {
+    naming("--output ", arguments.output, write, "another --output");
+  } catch (const Error&) {
+    for (std::filesystem::path made = folder; made != before && !error; made = made.parent_path())
+      std::filesystem::remove(made, error); // which is empty
+    throw;
+  }
   const int64_t size = std::ssize(json["model"]["vocab"]);
   log::print(fmt::format("{}: {} from {} of text", files.tokenizer.string(), counted(size, "token"),
                          counted(text.bytes(), "byte")));
