@@ -44,8 +44,9 @@ void keep_freed_memory() {
   ::setenv("MALLOC_TRIM_THRESHOLD_", "8589934592", 0);
 }
 
-/// A file that is opened where standard input or output was closed would be read or written in its
-/// place. What fails takes that place: reading from standard input, and writing to the others.
+/// Where standard input or output is closed, the next file that is opened would get its number, and
+/// be read or written in its place. So /dev/null takes the number, opened the wrong way round: use
+/// of it still fails.
 void keep_standard_descriptors() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(descriptor, F_GETFD) == -1 && errno == EBADF) // the lowest that is free is this one

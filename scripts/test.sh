@@ -5,7 +5,7 @@
 #   scripts/test.sh --full [KIND]   the long proofs: all of them, or one kind
 #     matrix    every layout against one rank, in-process up to 16 ranks and under MPI up to 8; bf16 over ten seeds
 #     bugs      bugs planted in parallel code, one at a time: the layouts of the ordinary tests must catch each
-#     examples  examples/bert.yaml and examples/t5.yaml to their end: as good as docs/encoders.md says
+#     examples  examples/bert.yaml and examples/t5.yaml to their end: better than guessing by a margin
 #     faults    broken set-ups; killed processes, torn files, full disks
 #     launchers the same run under mpirun, torchrun and srun (installs Slurm; 5 GB into .deps/peers)
 #     peers     models of every option, and exports, against Hugging Face transformers; offline runs read by wandb

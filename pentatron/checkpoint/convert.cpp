@@ -324,6 +324,11 @@ ConvertReport write_as_gguf(ModelSource& source, const fs::path& target,
   return {.bytes = fs::file_size(target), .tensors = tensors.size(), .files = 1};
 }
 
+bool is_tokenizer(std::string_view name) {
+  return name == "tokenizer.json" || name == "vocab.json" || name == "vocab.txt" ||
+         name.ends_with(".model") || name.ends_with(".tiktoken");
+}
+
 /// The files of weights that the index of a Hugging Face folder names.
 std::set<std::string> indexed_files(const fs::path& model) {
   std::set<std::string> names;
@@ -338,16 +343,13 @@ std::set<std::string> indexed_files(const fs::path& model) {
 /// An entry of the folder that is no file of a model, as exports write them; empty: there is none.
 std::string foreign_file(const fs::path& model) {
   const std::set<std::string> indexed = indexed_files(model);
-  static const std::set<std::string, std::less<>> kNames = {"adapter_config.json", "latest", "lock",
-                                                            "manifest.json"};
+  static const std::set<std::string, std::less<>> kNames = {"latest", "lock", "manifest.json"};
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(model, error)) {
     const std::string name = entry.path().filename().string();
-    const std::string ending = entry.path().extension().string();
     const bool step = entry.is_directory(error) && name.starts_with("step_");
-    const bool tokenizer = ending == ".model" || ending == ".tiktoken";
     if (!step && !kNames.contains(name) && !is_exported_name(name) && !indexed.contains(name) &&
-        !(tokenizer && entry.is_regular_file(error)))
+        !(is_tokenizer(name) && entry.is_regular_file(error)))
       return name;
   }
   return {};
@@ -356,13 +358,11 @@ std::string foreign_file(const fs::path& model) {
 /// Throws if a tokenizer is in `target`, which a model without one would replace.
 void keep_tokenizer(const ModelSource& source, const fs::path& target,
                     const ConvertOptions& options) {
-  static constexpr std::array kTokenizers = {"tokenizer.json", "tokenizer.model", "spiece.model",
-                                             "vocab.json", "vocab.txt"};
-  const std::map<std::string, std::string> written = companion_texts(source, options);
-  const auto is_written = [&](const char* name) { return written.contains(name); };
-  if (std::ranges::any_of(kTokenizers, is_written)) return;
-  for (const char* name : kTokenizers)
-    if (is_there(target / name))
+  for (const auto& [name, text] : companion_texts(source, options))
+    if (is_tokenizer(name)) return;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(target, error))
+    if (const std::string name = entry.path().filename(); is_tokenizer(name))
       raise<ConfigError>("{} has a tokenizer ({}), which would be removed: {} has none\n  try: "
                          "another target",
                          target.string(), name, source.facts().path.string());
@@ -470,6 +470,7 @@ ConvertReport convert_model(ModelSource& source, const fs::path& place,
   const fs::path given = place.has_filename() ? place : place.parent_path(); // "DIR/"
   check_target(source, given, options);
   const fs::path target = behind_links(given);
+  if (target != given) check_target(source, target, options);
   if (options.max_shard_bytes == 0)
     raise<ConfigError>("--max-shard-size is 0, which is too small for any tensor");
   std::error_code error;

@@ -252,17 +252,13 @@ std::filesystem::path tokenizer_path(const OpenedModel& opened) {
 
 std::optional<ChatFormat> open_chat_format(const OpenedModel& opened,
                                            const data::Tokenizer& tokenizer,
-                                           const std::vector<checkpoint::Adapter>& variants) {
+                                           const checkpoint::AdapterOrigin* adapter) {
   std::optional<std::string> source;
   if (!opened.config.tokenizer.path.empty())
     source = data::tokenizer::find_chat_template(opened.config.tokenizer.path);
   checkpoint::ModelFacts facts = opened.source->facts();
+  if (adapter != nullptr) facts.adapter = *adapter;
   if (!source) source = trainer::chat_template_of(facts);
-  for (const checkpoint::Adapter& adapter : variants) {
-    if (source) break;
-    facts.adapter = adapter.origin;
-    source = trainer::chat_template_of(facts);
-  }
   if (!source) return std::nullopt;
   ChatFormat format{.text = data::tokenizer::ChatTemplate(*source)};
   // Where the end of a message is no token of its own, the model writes it out.

@@ -83,11 +83,11 @@ struct ChatFormat {
   data::tokenizer::ChatTemplate text;
   std::vector<std::string> stops = {}; ///< texts that end an answer, in addition to the end tokens
 };
-/// How conversations with the model are written, or with the first of its variants that was trained
-/// on messages if it has no chat template itself; none: neither has one.
+/// How conversations with the model are written, or with it and an adapter; none: there is no chat
+/// template.
 std::optional<ChatFormat> open_chat_format(const OpenedModel& opened,
                                            const data::Tokenizer& tokenizer,
-                                           const std::vector<checkpoint::Adapter>& variants = {});
+                                           const checkpoint::AdapterOrigin* adapter = nullptr);
 /// As the model's data read it: special tokens that they added are not in it. Null if none is
 /// known.
 std::shared_ptr<const data::Tokenizer> open_plain_tokenizer(const OpenedModel& opened);

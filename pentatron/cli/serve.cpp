@@ -180,6 +180,12 @@ NamedAdapters read_adapters(const ServeArguments& arguments, checkpoint::ModelSo
   return all;
 }
 
+serve::ChatForm chat_form(std::optional<ChatFormat> format) {
+  if (!format) return {};
+  return {.text = std::make_shared<const data::tokenizer::ChatTemplate>(std::move(format->text)),
+          .stops = std::move(format->stops)};
+}
+
 std::string url_of(const serve::http::ServerOptions& http, uint16_t port) {
   const bool v6 = http.address.find(':') != std::string::npos;
   return fmt::format("http://{}{}{}:{}", v6 ? "[" : "", http.address, v6 ? "]" : "", port);
@@ -201,8 +207,10 @@ int run_serve(const ServeArguments& arguments) {
       read_adapters(arguments, *opened.source,
                     arguments.name.empty() ? default_name(arguments.model) : arguments.name);
   options.service.models = adapters.names;
-  const std::optional<ChatFormat> chat = open_chat_format(opened, *tokenizer, adapters.adapters);
-  if (chat) options.service.chat_stop_texts = chat->stops;
+  options.service.chats.push_back(chat_form(open_chat_format(opened, *tokenizer)));
+  for (const checkpoint::Adapter& adapter : adapters.adapters)
+    options.service.chats.push_back(
+        chat_form(open_chat_format(opened, *tokenizer, &adapter.origin)));
   options.share_prefixes = !arguments.no_sharing;
   options.scheduler.survives_failures = ranks.size == 1;
   options.listening = [&](uint16_t port) {
@@ -214,7 +222,7 @@ int run_serve(const ServeArguments& arguments) {
   return run_ranks(ranks, opened.config, [&](const comm::Group& world) {
     const RankLog rank_log("", world);
     parallelize::RankModel model = load_model(opened, world, adapters.adapters);
-    serve::serve(model, options, *tokenizer, chat ? &chat->text : nullptr, world);
+    serve::serve(model, options, *tokenizer, world);
   });
 }
 

@@ -201,28 +201,33 @@ void check_resumed(const std::string& hf, const ConfigArguments& split) {
                        c.load, other->empty() ? "new weights" : *other, hf);
 }
 
-/// What is given as a configuration and is something else: data, a model.
-void check_files(const std::vector<std::string>& files) {
-  static constexpr std::array kData = {".jsonl", ".txt", ".md",  ".parquet", ".tsv",
-                                       ".gz",    ".zst", ".bin", ".idx"};
-  for (const std::string& file : files) {
-    namespace fs = std::filesystem;
-    std::error_code error;
-    std::string meant;
-    const std::string extension = fs::path(file).extension();
-    if (std::ranges::find(kData, extension) != kData.end())
-      meant = "dataset.path=";
-    else if (extension == ".gguf" || fs::exists(fs::path(file) / "latest", error) ||
-             fs::exists(fs::path(file) / checkpoint::kManifestName, error))
-      meant = "checkpoint.load=";
-    else if (fs::exists(fs::path(file) / "config.json", error))
-      meant = "--hf ";
-    else if (fs::is_directory(file, error))
-      meant = "dataset.path=";
-    if (!meant.empty())
-      raise<ConfigError>("{} is not a configuration file\n  try: {}{}", file, meant,
-                         shell_word(file));
+/// What a file or folder that is no configuration is for: "dataset.path=x.jsonl"; empty: it may be
+/// a configuration.
+std::string meant_by(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const std::string word = shell_word(path.string()), extension = path.extension();
+  const auto has = [&](const char* name) { return fs::exists(path / name, error); };
+  if (fs::is_directory(path, error)) {
+    if (has("latest") || has(checkpoint::kManifestName)) return "checkpoint.load=" + word;
+    if (has("checkpoints")) return "checkpoint.load=" + shell_word((path / "checkpoints").string());
+    return (has("config.json") ? "--hf " : "dataset.path=") + word;
   }
+  if (!fs::exists(path, error)) return {};
+  if (extension == ".gguf") return "checkpoint.load=" + word;
+  if (extension == ".bin" || extension == ".idx")
+    return "dataset.type=indexed dataset.path=" +
+           shell_word((path.parent_path() / path.stem()).string());
+  if (path.filename() == "config.json")
+    return "--hf " + shell_word(path.has_parent_path() ? path.parent_path().string() : ".");
+  static constexpr std::array kData = {".jsonl", ".parquet", ".tsv", ".gz", ".zst"};
+  return std::ranges::find(kData, extension) != kData.end() ? "dataset.path=" + word : "";
+}
+
+void check_files(const std::vector<std::string>& files) {
+  for (const std::string& file : files)
+    if (const std::string meant = meant_by(file); !meant.empty())
+      raise<ConfigError>("{} is not a configuration file\n  try: {}", file, meant);
 }
 
 /// The configuration of a run. With `hf` it is one of that model, and starts from its weights

@@ -38,7 +38,7 @@ class Applier {
           config::find(root_, nullptr, full).entry != nullptr) {
         violations_.add_at(where, full,
                            fmt::format("{} is a key of a section, which YAML nests", full),
-                           nested(full, member.value));
+                           nested(member.key, node));
       } else if (found.entry == nullptr || member.key.find('.') != std::string::npos) {
         add_unknown(root_, whole_, full, where, violations_);
       } else if (found.entry->section != nullptr) {
@@ -50,17 +50,26 @@ class Applier {
     }
   }
 
-  /// "a.b" of the value 3: "a: {b: 3}".
-  static std::string nested(std::string_view path, const Node& value) {
-    std::string open, close;
-    for (const std::string_view name : split(path, '.')) {
-      if (!open.empty()) {
-        open += '{';
-        close += '}';
-      }
-      open += fmt::format("{}: ", name);
+  /// All keys of a mapping that begin as "a.b" does: "a: {b: 3, c: 4}".
+  static std::string nested(const std::string& key, const Node& node) {
+    const auto section_of = [](const std::string& dotted) {
+      return dotted.substr(0, std::min(dotted.rfind('.'), dotted.size()));
+    };
+    const std::string section = section_of(key);
+    std::string keys, open, close;
+    for (const Node::Member& member : node.members) {
+      if (member.key.find('.') == std::string::npos || section_of(member.key) != section) continue;
+      const bool plain =
+          member.value.type == Node::Type::kScalar || member.value.type == Node::Type::kNull;
+      keys +=
+          fmt::format("{}{}: {}", keys.empty() ? "" : ", ", member.key.substr(section.size() + 1),
+                      plain ? shown(member.value) : "...");
     }
-    return open + (value.type == Node::Type::kScalar ? shown(value) : "...") + close;
+    for (const std::string_view name : split(section, '.')) {
+      open += fmt::format("{}: {{", name);
+      close += '}';
+    }
+    return open + keys + close;
   }
 
   /// The key that a text given for a whole section is for: dataset=FILE is dataset.path=FILE.

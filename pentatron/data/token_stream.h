@@ -46,8 +46,8 @@ class IndexedStream final : public TokenStream {
   int64_t vocab_size_;
 };
 
-/// Throws DataError, with the size that the whole corpus needs, if a token that was read from it is
-/// not in [0, vocab_size).
+/// Throws DataError, with the vocabulary size that the corpus needs, if a token that was read from
+/// it is not in [0, vocab_size).
 void check_tokens(const int64_t* tokens, int64_t count, int64_t vocab_size,
                   const IndexedDataset& corpus);
 

@@ -55,14 +55,18 @@ at::Tensor product_added(const at::Tensor& x, const at::Tensor& a, const at::Ten
 /// With fewer than four such blocks whole products are as fast.
 constexpr int64_t kBlock = 128, kFewestBlocks = 4;
 
+/// Whether symmetric products of these rows are computed by halves.
+bool halves(const at::Tensor& a) {
+  return a.is_cpu() && a.size(-2) >= kFewestBlocks * kBlock;
+}
+
 /// alpha a b + beta g of which all three are symmetric, because b is the transpose of a or both are
 /// polynomials of one matrix: only what is on and below the diagonal blocks is computed, about half
 /// of the operations for large matrices on CPUs. Without `g`: a b.
 at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& g = {},
                              double beta = 0, double alpha = 1) {
   const int64_t rows = a.size(-2), blocks = rows / kBlock;
-  if (blocks < kFewestBlocks || !a.is_cpu())
-    return g.defined() ? product_added(g, a, b, beta, alpha) : at::matmul(a, b);
+  if (!halves(a)) return g.defined() ? product_added(g, a, b, beta, alpha) : at::matmul(a, b);
   std::vector<int64_t> sizes = a.sizes().vec();
   sizes.back() = rows;
   const at::Tensor whole = at::empty(sizes, a.options());
@@ -93,11 +97,12 @@ at::Tensor polynomial(const at::Tensor& g, const Quintic& p) {
 }
 
 /// Whether the iteration is to run on x x^T alone: products of rows^3 for those of rows^2 columns.
-/// Counts operations with symmetric products at half, see symmetric_product().
-bool pays_to_iterate_on_squares(int64_t rows, int64_t columns, size_t steps) {
-  const auto r = static_cast<double>(rows), c = static_cast<double>(columns);
+bool pays_to_iterate_on_squares(const at::Tensor& x, size_t steps) {
+  const auto r = static_cast<double>(x.size(-2)), c = static_cast<double>(x.size(-1));
   const auto n = static_cast<double>(steps);
-  return 1.5 * c + (4 * n - 3) / 2 * r < n * (1.5 * c + r / 2);
+  const double symmetric = halves(x) ? 0.5 : 1; // the operations of such a product
+  return (1 + symmetric) * c + (4 * n - 3) * symmetric * r <
+         n * ((1 + symmetric) * c + symmetric * r);
 }
 
 } // namespace
@@ -124,8 +129,7 @@ at::Tensor orthogonalized(const at::Tensor& input, const std::vector<Quintic>& p
   const at::Tensor norm = at::linalg_vector_norm(x, 2, at::IntArrayRef({-2, -1}), /*keepdim=*/true);
   x = x / norm.clamp_min(eps);
   // In bf16 what is small beside the largest singular value would vanish in the square.
-  if (x.scalar_type() == at::kBFloat16 ||
-      !pays_to_iterate_on_squares(rows, columns, polynomials.size())) {
+  if (x.scalar_type() == at::kBFloat16 || !pays_to_iterate_on_squares(x, polynomials.size())) {
     for (const auto& [a, b, c] : polynomials) {
       const at::Tensor g = symmetric_product(x, x.transpose(-2, -1));
       x = product_added(x, symmetric_product(g, g, g, b, c), x, a, 1);

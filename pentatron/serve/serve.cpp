@@ -106,11 +106,10 @@ int64_t make_cache(const parallelize::ModelView& model, const ServeOptions& opti
 }
 
 void serve_on_first_rank(RankedSession& session, const ServeOptions& options,
-                         const data::Tokenizer& tokenizer,
-                         const data::tokenizer::ChatTemplate* chat) {
+                         const data::Tokenizer& tokenizer) {
   Metrics metrics;
   Scheduler scheduler(session, options.scheduler, metrics);
-  Service service(options.service, tokenizer, chat, scheduler, metrics);
+  Service service(options.service, tokenizer, scheduler, metrics);
   http::Server server(
       options.http,
       {.handle =
@@ -160,8 +159,7 @@ void check_cache_tokens(int64_t tokens, int64_t bytes_per_token, int64_t free_by
 }
 
 void serve(parallelize::ModelView model, const ServeOptions& options,
-           const data::Tokenizer& tokenizer, const data::tokenizer::ChatTemplate* chat,
-           const comm::Group& world) {
+           const data::Tokenizer& tokenizer, const comm::Group& world) {
   const int64_t pages = make_cache(model, options, world);
   RankedSession session(std::move(model),
                         {.texts = options.scheduler.texts,
@@ -170,7 +168,7 @@ void serve(parallelize::ModelView model, const ServeOptions& options,
                          .fp8_cache = options.fp8_cache},
                         world);
   if (world.rank() == 0)
-    serve_on_first_rank(session, options, tokenizer, chat);
+    serve_on_first_rank(session, options, tokenizer);
   else
     session.follow();
 }

@@ -27,10 +27,9 @@ struct ServeOptions {
 };
 
 /// Serves until a stop is requested, then finishes the running texts. All ranks of the model call
-/// this. `chat`: null if the model has no template.
+/// this.
 void serve(parallelize::ModelView model, const ServeOptions& options,
-           const data::Tokenizer& tokenizer, const data::tokenizer::ChatTemplate* chat,
-           const comm::Group& world);
+           const data::Tokenizer& tokenizer, const comm::Group& world);
 
 /// 2048 tokens for each text of the scheduler (fewer if the context is shorter), at most what a
 /// quarter of the free memory holds, but at least one text of the whole context; in whole pages.

@@ -58,11 +58,12 @@ http::Response chat_page() {
                       {"Referrer-Policy", "no-referrer"}}};
 }
 
-Service::Service(ServiceOptions options, const data::Tokenizer& tokenizer,
-                 const data::tokenizer::ChatTemplate* chat, Scheduler& scheduler, Metrics& metrics)
-    : options_(std::move(options)), tokenizer_(tokenizer), chat_(chat), scheduler_(scheduler),
-      metrics_(metrics), started_(std::time(nullptr)) {
+Service::Service(ServiceOptions options, const data::Tokenizer& tokenizer, Scheduler& scheduler,
+                 Metrics& metrics)
+    : options_(std::move(options)), tokenizer_(tokenizer), scheduler_(scheduler), metrics_(metrics),
+      started_(std::time(nullptr)) {
   PT_DCHECK(!options_.models.empty() && options_.context > 0);
+  PT_DCHECK(options_.chats.size() == options_.models.size());
 }
 
 void Service::handle(http::Request request, const std::shared_ptr<http::Exchange>& exchange) {
@@ -157,11 +158,12 @@ PromptText Service::plain_prompt(const PromptInput& input) const {
   return prompt;
 }
 
-PromptText Service::chat_prompt(const CompletionRequest& request) const {
-  if (chat_ == nullptr)
+PromptText Service::chat_prompt(const CompletionRequest& request,
+                                const data::tokenizer::ChatTemplate* form) const {
+  if (form == nullptr)
     throw ApiError(400, "the model has no chat template; use /v1/completions", "messages");
   nlohmann::ordered_json variables = request.variables;
-  if (variables.contains("tools") && !chat_->names().contains("tools"))
+  if (variables.contains("tools") && !form->names().contains("tools"))
     throw ApiError(400, "the model's chat template does not contain tools", "tools");
   variables["bos_token"] = options_.bos;
   variables["eos_token"] = options_.eos;
@@ -169,7 +171,7 @@ PromptText Service::chat_prompt(const CompletionRequest& request) const {
   PromptText prompt;
   try {
     const std::tm now = data::tokenizer::local_time();
-    prompt.text = chat_->render(variables, nullptr, &now);
+    prompt.text = form->render(variables, nullptr, &now);
     std::vector<int32_t> encoded;
     tokenizer_.encode(prompt.text, encoded);
     prompt.tokens.assign(encoded.begin(), encoded.end());
@@ -180,8 +182,10 @@ PromptText Service::chat_prompt(const CompletionRequest& request) const {
   return prompt;
 }
 
-std::vector<PromptText> Service::prompts_of(const CompletionRequest& request) const {
-  if (request.endpoint == Endpoint::kChat) return {chat_prompt(request)};
+std::vector<PromptText> Service::prompts_of(const CompletionRequest& request,
+                                            int64_t variant) const {
+  if (request.endpoint == Endpoint::kChat)
+    return {chat_prompt(request, options_.chats[static_cast<size_t>(variant)].text.get())};
   std::vector<PromptText> prompts;
   for (const PromptInput& input : request.prompts) prompts.push_back(plain_prompt(input));
   return prompts;
@@ -241,14 +245,14 @@ void Service::complete(const http::Request& request, Endpoint endpoint,
   if (!type.starts_with("application/json"))
     throw ApiError(415, "the Content-Type of a request must be application/json");
   CompletionRequest parsed = parse_request(request.body, endpoint, options_.limits);
-  if (endpoint == Endpoint::kChat && !parsed.ignore_eos)
-    parsed.stops.insert(parsed.stops.end(), options_.chat_stop_texts.begin(),
-                        options_.chat_stop_texts.end());
   const int64_t variant = variant_of(parsed.model);
+  const std::vector<std::string>& stops = options_.chats[static_cast<size_t>(variant)].stops;
+  if (endpoint == Endpoint::kChat && !parsed.ignore_eos)
+    parsed.stops.insert(parsed.stops.end(), stops.begin(), stops.end());
   if (options_.decoder_start && parsed.echo)
     throw ApiError(
         400, "echo is not supported: this model answers a prompt instead of continuing it", "echo");
-  std::vector<PromptText> prompts = prompts_of(parsed);
+  std::vector<PromptText> prompts = prompts_of(parsed, variant);
   for (const PromptText& prompt : prompts) room_of(parsed, prompt); // before anything begins
   Answer::Options options{.model = options_.models[static_cast<size_t>(variant)]};
   if (!parsed.ignore_eos)

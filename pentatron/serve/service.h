@@ -18,12 +18,18 @@
 
 namespace pentatron::serve {
 
+/// How conversations with a model are written.
+struct ChatForm {
+  std::shared_ptr<const data::tokenizer::ChatTemplate> text; ///< null: the model has no template
+  std::vector<std::string> stops;                            ///< texts that also end an answer
+};
+
 struct ServiceOptions {
   std::vector<std::string> models;                   ///< names: the base, then its adapters
+  std::vector<ChatForm> chats;                       ///< of each model
   int64_t context = 0;                               ///< tokens of a prompt and its text
   int64_t num_tokens = 0;                            ///< tokens that may be drawn
   std::vector<int64_t> completion_stops, chat_stops; ///< end tokens
-  std::vector<std::string> chat_stop_texts;          ///< texts that also end an answer
   /// Of a model with an encoder, which reads the prompt: what its decoder begins with.
   std::optional<int64_t> decoder_start;
   RequestLimits limits;
@@ -32,9 +38,9 @@ struct ServiceOptions {
 
 class Service {
  public:
-  /// All must outlive it. `chat`: null if the model has no template.
-  Service(ServiceOptions options, const data::Tokenizer& tokenizer,
-          const data::tokenizer::ChatTemplate* chat, Scheduler& scheduler, Metrics& metrics);
+  /// All must outlive it.
+  Service(ServiceOptions options, const data::Tokenizer& tokenizer, Scheduler& scheduler,
+          Metrics& metrics);
 
   /// From any thread.
   void handle(http::Request request, const std::shared_ptr<http::Exchange>& exchange);
@@ -49,8 +55,9 @@ class Service {
   void complete(const http::Request& request, Endpoint endpoint,
                 const std::shared_ptr<http::Exchange>& exchange);
   int64_t variant_of(const std::string& name) const;
-  std::vector<PromptText> prompts_of(const CompletionRequest& request) const;
-  PromptText chat_prompt(const CompletionRequest& request) const;
+  std::vector<PromptText> prompts_of(const CompletionRequest& request, int64_t variant) const;
+  PromptText chat_prompt(const CompletionRequest& request,
+                         const data::tokenizer::ChatTemplate* form) const;
   PromptText plain_prompt(const PromptInput& input) const;
   /// How many new tokens a text may have.
   int64_t room_of(const CompletionRequest& request, const PromptText& prompt) const;
@@ -58,7 +65,6 @@ class Service {
 
   ServiceOptions options_;
   const data::Tokenizer& tokenizer_;
-  const data::tokenizer::ChatTemplate* chat_;
   Scheduler& scheduler_;
   Metrics& metrics_;
   int64_t started_ = 0; ///< Unix time

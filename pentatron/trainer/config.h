@@ -187,10 +187,10 @@ struct TrainConfig {
         field("num_threads", &C::num_threads,
               "number of CPU threads per rank; 0: OMP_NUM_THREADS, or an equal share of the cores")
             .range(0, 4096),
-        field(
-            "check_memory", &C::check_memory,
-            "refuse to start a run if its estimated memory clearly exceeds the free memory of the "
-            "machine")};
+        field("check_memory", &C::check_memory,
+              "refuse to start a run if its estimated memory exceeds the free memory of the "
+              "machine by "
+              "more than 5 %")};
   }
 };
 

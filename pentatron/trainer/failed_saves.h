@@ -21,9 +21,8 @@ struct FailedSave {
 /// Each failure is told once: in the log while the run goes on, or as the error that it ends with.
 class FailedSaves {
  public:
-  /// `tells`: this rank writes the log. `last_iteration`: of the run.
-  FailedSaves(OnSaveError on_error, bool tells, int64_t last_iteration)
-      : on_error_(on_error), tells_(tells), last_iteration_(last_iteration) {}
+  /// `tells`: this rank writes the log.
+  FailedSaves(OnSaveError on_error, bool tells) : on_error_(on_error), tells_(tells) {}
   FailedSaves(const FailedSaves&) = delete;
   FailedSaves& operator=(const FailedSaves&) = delete;
   /// Logs what has not been told: another error ends the run.
@@ -32,6 +31,8 @@ class FailedSaves {
   /// The `what` of `iteration` ("checkpoint", "export") was not saved. Throws CheckpointError with
   /// checkpoint.on_error=stop.
   void add(int64_t iteration, const std::string& what, const std::string& why);
+  /// The run ends with the next save: none could continue without it.
+  void run_ends() { ends_ = true; }
   /// A later checkpoint is durable.
   void forget() { last_.clear(); }
   /// Logs the failures that have not been told.
@@ -43,7 +44,7 @@ class FailedSaves {
  private:
   OnSaveError on_error_;
   bool tells_;
-  int64_t last_iteration_;
+  bool ends_ = false;
   std::vector<FailedSave> untold_;
   std::map<std::string, FailedSave> last_; ///< by kind
 };

@@ -158,11 +158,16 @@ bool wrote_messages(const std::string& saved_config) {
          stored_config(saved_config).dataset.type == data::DatasetType::kSft;
 }
 
+/// That of PEFT's folder.
+std::optional<std::string> template_of_adapter(const checkpoint::ModelFacts& facts) {
+  if (facts.adapter.folder.empty()) return std::nullopt;
+  return data::tokenizer::find_chat_template(facts.adapter.folder);
+}
+
 } // namespace
 
 std::optional<std::string> chat_template_of(const checkpoint::ModelFacts& facts) {
-  if (!facts.adapter.folder.empty())
-    if (auto own = data::tokenizer::find_chat_template(facts.adapter.folder)) return own;
+  if (auto own = template_of_adapter(facts)) return own;
   if (auto own = data::tokenizer::find_chat_template(tokenizer_path(facts))) return own;
   if (facts.tokenizer.kind == checkpoint::TokenizerPlace::Kind::kNone ||
       !(wrote_messages(facts.saved_config) || wrote_messages(facts.adapter.saved_config)))
@@ -193,7 +198,9 @@ std::map<std::string, std::string> byte_files(const checkpoint::ModelFacts& fact
 
 std::map<std::string, std::string> made_tokenizer_files(const checkpoint::ModelFacts& facts) {
   std::map<std::string, std::string> files = byte_files(facts);
-  if (chat_template_of(facts) == data::kChatmlTemplate)
+  if (const auto own = template_of_adapter(facts))
+    files[checkpoint::kChatTemplateFile] = *own;
+  else if (chat_template_of(facts) == data::kChatmlTemplate)
     files[checkpoint::kChatTemplateFile] = data::kChatmlTemplate;
   return files;
 }

@@ -42,7 +42,7 @@ std::optional<std::string> chat_template_of(const checkpoint::ModelFacts& facts)
 
 /// The files that other programs need and the model's folder does not have, by name: tokenizer.json
 /// and tokenizer_config.json of a model that was trained on bytes, and chat_template.jinja of one
-/// whose messages were written as ChatML.
+/// whose messages were written as ChatML, or by the template of a merged adapter.
 std::map<std::string, std::string> made_tokenizer_files(const checkpoint::ModelFacts& facts);
 
 } // namespace pentatron::trainer

@@ -410,7 +410,7 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
   const double begin = monotonic_s();
   ContentionWatch watch;
   int64_t skipped_in_a_row = 0;
-  FailedSaves failed(c.checkpoint.on_error, main_rank, s.total_iterations);
+  FailedSaves failed(c.checkpoint.on_error, main_rank);
   HfExporter exporter(c.checkpoint.export_weights == optim::WeightsKind::kEma,
                       c.checkpoint.async_save, s.groups.world());
   const auto check_export = [&] {
@@ -564,6 +564,7 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
     report.signal = between.signal;
     const bool due = c.checkpoint.save_interval > 0 && iteration % c.checkpoint.save_interval == 0;
     if (due || stop) account();
+    if (last || stop) failed.run_ends();
     if (s.saver) show_saves(s.saver->advance(between.saving));
     if (s.saver && (due || last || stop)) {
       show_saves(s.saver->finish());

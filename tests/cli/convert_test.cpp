@@ -63,6 +63,13 @@ TEST_F(ConvertVerb, OverwritesAModelAndNothingBesideIt) {
   EXPECT_THAT(run("convert '" + model + "' target --format hf --overwrite", 2),
               HasSubstr("target has a tokenizer (tokenizer.json), which would be removed: "));
   EXPECT_TRUE(fs::exists(folder / "target/tokenizer.json"));
+  run("convert '" + model + "' bare --format hf");
+  for (const char* name : {"sentencepiece.bpe.model", "qwen.tiktoken"}) {
+    std::ofstream(folder / "bare" / name) << "x";
+    EXPECT_THAT(run("convert '" + model + "' bare --format hf --overwrite", 2),
+                HasSubstr(std::string("bare has a tokenizer (") + name));
+    fs::remove(folder / "bare" / name);
+  }
   // Weights of other names belong to a model if its index names them.
   run("convert mine target --format hf --overwrite --max-shard-size 30KB");
   fs::rename(folder / "target/model-00001-of-00010.safetensors", folder / "target/a.safetensors");

@@ -254,6 +254,9 @@ TEST_F(CorpusVerbs, InspectShowsSamplesOfBert) {
             run(single + "train.seq_length=64 model.num_layers=3"));
   EXPECT_THAT(run(single + "model.nmu_layers=3 2>&1", 2),
               HasSubstr("model.nmu_layers is not a key\n  try: model.num_layers\n"));
+  EXPECT_THAT(run(single + "lr=3 2>&1", 2), HasSubstr("lr is not a key\n  try: optimizer.lr\n"));
+  EXPECT_THAT(run(single + "optimizer=1 2>&1", 2), HasSubstr("optimizer is not a key"));
+  EXPECT_EQ(run(single + "'optimizer={lr: 1}'"), run(single));
   write("section.yaml", "optimzer:\n  lr: 1\ndataset:\n  path: text.jsonl\n  type: bert\n");
   EXPECT_THAT(run("inspect samples section.yaml --index 0 2>&1", 2),
               HasSubstr("section.yaml:1: optimzer is not a key\n  try: optimizer\n"));

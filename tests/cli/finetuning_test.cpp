@@ -38,6 +38,8 @@ TEST_F(FinetuneVerb, AdaptersOfAModelWithoutAChatTemplateAnswerAsTheyWereTaught)
   EXPECT_THAT(run("chat plain --adapter tuned/checkpoints/adapter --max-new-tokens 2 2>&1", 1,
                   "echo hi | "),
               HasSubstr("nothing"));
+  run("convert plain again --adapter tuned/checkpoints/adapter --format hf 2>&1");
+  EXPECT_EQ(content_of(folder / "again/chat_template.jinja"), "{{ nothing.at.all }}");
 }
 
 } // namespace

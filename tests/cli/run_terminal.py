@@ -295,9 +295,18 @@ def closed_run(program, width, more):
         shown, end = b"", time.monotonic() + LIMIT_S
         while not re.search(rb"iteration +5/", shown) and time.monotonic() < end:
             if select.select([fd], [], [], 0.05)[0]:
-                shown += os.read(fd, 65536)
+                try:
+                    shown += os.read(fd, 65536)
+                except OSError:  # the program has ended
+                    break
         os.close(fd)
-        status = os.waitpid(pid, 0)[1]
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        while not ended and time.monotonic() < end:
+            time.sleep(0.05)
+            ended, status = os.waitpid(pid, os.WNOHANG)
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+            status = os.waitpid(pid, 0)[1]
         if status != 0 or not os.path.exists(os.path.join(folder, "ck", "latest")):
             raise AssertionError(f"status {status:#x}, {os.listdir(folder)}\n{shown.decode(errors='replace')}")
 

@@ -1,4 +1,6 @@
 // Adapters that the verb serve holds beside their base: their texts are those of the merged models.
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -94,6 +96,29 @@ const std::vector<std::string> kTensor = {"--ranks", "2", "parallel.tensor_model
 const std::vector<std::string> kExperts = {"--ranks", "2", "parallel.tensor_model_parallel_size=2",
                                            "parallel.expert_model_parallel_size=2",
                                            "parallel.expert_tensor_parallel_size=1"};
+
+/// Each writes conversations as it was taught.
+TEST_F(ServingAdapters, WithChatTemplatesOfTheirOwn) {
+  namespace fs = std::filesystem;
+  test::make_letter_model(folder / "model");
+  std::ofstream(folder / "model/tokenizer_config.json") << R"({"eos_token": "<e>"})";
+  train("one", {"peft.type=lora"});
+  train("two", {"peft.type=lora", "seed=2"});
+  std::ofstream(folder / "two/adapter/chat_template.jinja")
+      << "{% for m in messages %}{{ m['content'] }}{% endfor %}!";
+  start_server({"--adapter", "one=one/adapter", "--adapter", "two=two/adapter"});
+  const auto asked = [&](const std::string& model) {
+    return chat({{"model", model},
+                 {"messages", Json::array({{{"role", "user"}, {"content", "abc"}}})},
+                 {"max_tokens", 2}});
+  };
+  for (const char* name : {"model", "one"})
+    EXPECT_THAT(asked(name).text, testing::HasSubstr("the model has no chat template")) << name;
+  const test::Reply reply = asked("two");
+  EXPECT_EQ(reply.status, 200) << reply.text;
+  EXPECT_EQ(reply.body()["usage"]["prompt_tokens"], 4) << "abc!";
+  stop();
+}
 
 TEST_F(ServingAdapters, OfLinearLayers) {
   expect_served("llama", {"peft.type=lora"}, {"peft.type=lora", "seed=2"}, kTensor);

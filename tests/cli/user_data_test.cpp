@@ -228,6 +228,9 @@ TEST_F(UserData, OutputsDoNotReplaceInputs) {
   const std::string before = text_of("model/tokenizer.json");
   EXPECT_THAT(call("tokenize --train-bpe 280 --input text.txt --output model --overwrite", 2),
               HasSubstr("is the tokenizer of the model in model"));
+  fs::create_symlink("model/tokenizer.json", folder / "link.json"); // nor under another name
+  EXPECT_THAT(call("tokenize --train-bpe 280 --input text.txt --output link.json --overwrite", 2),
+              HasSubstr("is the tokenizer of the model in "));
   EXPECT_EQ(text_of("model/tokenizer.json"), before);
 }
 

@@ -171,6 +171,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"modle: {}", "modle is not a key", "model"},
         BadCase{"model.num_layers: 2", "model.num_layers is a key of a section, which YAML nests",
                 "model: {num_layers: 2}"},
+        BadCase{"model.rope.theta: 5\nmodel.num_layers: 2\nmodel.rope.interleaved: null\n",
+                "model.rope.theta is a key", "model: {rope: {theta: 5, interleaved: null}}"},
         BadCase{"theta: 2", "theta is not a key", "model.rope.theta"},
         BadCase{"model: {zzzzzzzzzzzz: 2}", "is not a key", "one of num_layers, "},
         BadCase{"seed: 1\nseed: 2", "'seed' appears twice in its section, first on line 1",

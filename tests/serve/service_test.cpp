@@ -44,11 +44,11 @@ class Serves : public ::testing::Test {
   Scheduler scheduler{session, {.texts = 2, .pass_tokens = 50}, metrics};
   data::ByteTokenizer tokenizer;
   Service service{{.models = {"org/tiny"},
+                   .chats = {{}},
                    .context = test::kServedContext,
                    .num_tokens = 61,
                    .limits = {.vocab_size = 61}},
                   tokenizer,
-                  nullptr,
                   scheduler,
                   metrics};
   http::Server server{

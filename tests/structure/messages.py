@@ -4,7 +4,7 @@ import re
 
 import files
 
-THROWS = re.compile(r"\bprint\(\s*stderr\b|\bstd::cerr\b")
+THROWS = re.compile(r"\bprint(?:ln)?\(\s*stderr\b|\bstd::(?:cerr|clog)\b")
 
 
 def violations(root):
@@ -12,7 +12,8 @@ def violations(root):
     for path in files.sources(root):
         if not path.startswith("pentatron/"):
             continue
-        for number, line in enumerate(files.read(root, path).splitlines(), 1):
-            if THROWS.search(line.split("//")[0]):
-                found.append(f"{path}:{number}: throws where standard error cannot be written; use log::print of base/progress.h")
+        text = re.sub(r"//[^\n]*", "", files.read(root, path))
+        for match in THROWS.finditer(text):
+            number = text.count("\n", 0, match.start()) + 1
+            found.append(f"{path}:{number}: throws where standard error cannot be written; use log::print of base/progress.h")
     return found

@@ -21,7 +21,7 @@ template <class Work> std::string log_of(const Work& work) {
 }
 
 TEST(FailedSaves, TheRunEndsWithOneAndTheOthersAreLogged) {
-  FailedSaves failed(OnSaveError::kContinue, /*tells=*/true, /*last_iteration=*/9);
+  FailedSaves failed(OnSaveError::kContinue, /*tells=*/true);
   std::optional<FailedSave> end;
   const std::string log = log_of([&] {
     failed.add(1, "export", "a is full");
@@ -38,7 +38,7 @@ TEST(FailedSaves, TheRunEndsWithOneAndTheOthersAreLogged) {
 }
 
 TEST(FailedSaves, TheLogHasTheRemedyOfTheCause) {
-  FailedSaves failed(OnSaveError::kContinue, /*tells=*/true, /*last_iteration=*/9);
+  FailedSaves failed(OnSaveError::kContinue, /*tells=*/true);
   const std::string log = log_of([&] {
     failed.add(2, "checkpoint", "b is full\n  try: another b");
     failed.tell();
@@ -51,19 +51,20 @@ TEST(FailedSaves, TheLogHasTheRemedyOfTheCause) {
 }
 
 TEST(FailedSaves, OnlyARunThatIsNotAtItsEndCanContinueWithoutIt) {
-  FailedSaves failed(OnSaveError::kStop, /*tells=*/true, /*last_iteration=*/9);
+  FailedSaves failed(OnSaveError::kStop, /*tells=*/true);
   const auto error = [&](int64_t iteration) {
     return test::error_of(
         [&] { failed.add(iteration, "checkpoint", "b is full\n  try: another b"); });
   };
   EXPECT_THAT(error(8), HasSubstr("\n  try: another b, or checkpoint.on_error=continue"));
+  failed.run_ends();
   EXPECT_EQ(error(9), "the checkpoint of iteration 9 was not saved: b is full\n  try: another b");
 }
 
 TEST(FailedSaves, AnErrorDoesNotHideWhatWasNotTold) {
   const std::string log = log_of([] {
     try {
-      FailedSaves failed(OnSaveError::kContinue, /*tells=*/true, /*last_iteration=*/9);
+      FailedSaves failed(OnSaveError::kContinue, /*tells=*/true);
       failed.add(3, "export", "a is full");
       raise<Error>("the end");
     } catch (const Error&) {

@@ -150,10 +150,10 @@ struct Bounds {
   double losses, weights;
   double auxiliary; ///< of balance losses, which count choices
 };
-/// Of a work whose configuration has these keys. Two kinds of models make choices that rounding in
-/// fp32 may turn: routers, some hundred thousand choices in 20 steps between experts of which two
-/// may be as good as equal; and adaptive Muon, whose update is about as large for small gradients
-/// as for large ones.
+/// Of a work whose configuration has these keys. Two things amplify rounding in fp32: routers,
+/// which in 20 steps choose some hundred thousand times between experts of which two may be as good
+/// as equal; and adaptive Muon, whose update is about as large for small gradients as for large
+/// ones.
 inline Bounds bounds_of(const std::string& dtype, const std::string& keys = "") {
   const auto has = [&](const char* key) { return keys.find(key) != std::string::npos; };
   if (dtype == "fp64") return {1e-10, 1e-10, 1e-10};

@@ -620,7 +620,8 @@ CASES = [
         "another --output": CORPUS.replace("--output corpus", "--output other"), "rm corpus_text_document.bin": "rm corpus_text_document.*; " + CORPUS}),
     ("a damaged corpus", ": > corpus_text_document.idx; pentatron corpus inspect corpus_text_document", {
         "an intact copy": "pentatron corpus inspect corpus_text_document", "make both again": CORPUS + " --overwrite"}),
-    ("a smaller vocabulary than a corpus has", INDEXED.replace("vocab_size=300", "vocab_size=30"), {}),
+    ("a smaller vocabulary than a corpus has", INDEXED.replace("vocab_size=300", "vocab_size=30"), {
+        "model.vocab_size=257 for a new model": INDEXED.replace("vocab_size=300", "vocab_size=257"), "made with the tokenizer of the model": INDEXED}),
     ("a smaller vocabulary to verify", "pentatron corpus verify corpus_text_document --vocab-size 5", {
         "--vocab-size N": "pentatron corpus verify corpus_text_document --vocab-size 257"}),
     ("corpora of two tokenizers", "pentatron corpus merge $DATA/megatron/corpus_a $DATA/megatron/corpus_b --output both", {

@@ -21,6 +21,9 @@ void read_decoder(GgufKeyReader& in, GgufConfig& out);
 void write_decoder(GgufKeyWriter& w);
 /// What transformers 5 has under rope_parameters and 4 beside each other.
 Json rope_of(const GgufKeyWriter& w);
+/// original_max_position_embeddings: of config.json itself, else of its rotary parameters, else
+/// `positions`.
+int64_t original_positions(const GgufKeyWriter& w, int64_t positions);
 
 /// The file's window, if it has one; a value of 0 means no window.
 std::optional<int64_t> read_window(GgufKeyReader& in);

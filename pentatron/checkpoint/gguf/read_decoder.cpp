@@ -50,6 +50,13 @@ Json longrope(GgufKeyReader& in, int64_t rotary) {
       values.push_back(as_written(value));
     return values;
   };
+  const std::string type = in.text("rope.scaling.type").value_or("none");
+  if (type != "none" && type != "longrope")
+    in.problem(fmt::format("{}={} together with {} is not supported", in.full("rope.scaling.type"),
+                           excerpt(type), kLongFactors));
+  for (const char* key :
+       {"rope.scaling.factor", "rope.scale_linear", "rope.scaling.yarn_attn_factor"})
+    in.refuse_unless(key, 1);
   const int64_t positions = in.size("context_length"),
                 original = in.size("rope.scaling.original_context_length", positions);
   Json rope = {{"rope_type", "longrope"},

@@ -39,8 +39,7 @@ void put_yarn(GgufKeyWriter& w, const Json& rope, int64_t positions) {
 
 void put_longrope(GgufKeyWriter& w, const Json& rope, int64_t positions) {
   const char* const where = GgufKeyWriter::kWhere;
-  const char* const key = "original_max_position_embeddings";
-  const auto original = json_get_or<int64_t>(rope, key, w.size(key, positions), where);
+  const int64_t original = original_positions(w, positions);
   const auto factor = json_get_or<double>(
       rope, "factor", static_cast<double>(positions) / static_cast<double>(original), where);
   w.put("rope.scaling.attn_factor",
@@ -146,6 +145,12 @@ void put_activation(const GgufKeyWriter& w) {
 }
 
 } // namespace
+
+int64_t original_positions(const GgufKeyWriter& w, int64_t positions) {
+  const char* const key = "original_max_position_embeddings";
+  if (w.has(key)) return w.size(key);
+  return json_get_or<int64_t>(rope_of(w), key, positions, GgufKeyWriter::kWhere);
+}
 
 Json rope_of(const GgufKeyWriter& w) {
   Json rope = Json::object();

@@ -17,7 +17,9 @@
 #include "pentatron/base/nearest.h"
 #include "pentatron/cli/files/command_table.h"
 #include "pentatron/cli/files/terminal.h"
+#include "pentatron/config/common_names.h"
 #include "pentatron/config/config.h"
+#include "pentatron/config/megatron_names.h"
 #include "pentatron/data/batch.h"
 #include "pentatron/data/check_fields.h"
 #include "pentatron/data/objectives/objective_tokenizer.h"
@@ -71,19 +73,27 @@ std::vector<std::string> keys_of_run() {
 }
 
 /// Whether `path` is one of the keys, a section of keys, or below a key that takes a mapping.
-bool is_of_run(const std::string& path, const std::vector<std::string>& keys) {
+/// `whole`: a value is given for it itself, which a section does not take.
+bool is_of_run(const std::string& path, const std::vector<std::string>& keys, bool whole) {
   if (keys.empty()) return true;
+  if (whole && std::ranges::find(keys, path) == keys.end()) return false;
   return std::ranges::any_of(keys, [&](const std::string& key) {
     return key == path || key.starts_with(path + ".") || path.starts_with(key + ".");
   });
 }
 
-/// What stands in `keys` for a misspelled section or key.
+/// What stands in `keys` for an unknown key, as in a run: what other programs call so, or the
+/// nearest; for an unknown section the nearest section.
 std::string nearest_key(const std::string& path, const std::vector<std::string>& keys) {
+  for (const std::string_view setting :
+       {config::setting_of_common_name(path), config::setting_of_megatron(path)}) {
+    const std::string key(setting.substr(0, setting.find_first_of("= ")));
+    if (std::ranges::find(keys, key) != keys.end()) return std::string(setting);
+  }
   std::vector<std::string> names = keys;
-  for (const std::string& key : keys)
-    for (size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1))
-      if (const std::string section = key.substr(0, dot);
+  if (path.find('.') == std::string::npos)
+    for (const std::string& key : keys)
+      if (const std::string section = key.substr(0, key.find('.'));
           std::ranges::find(names, section) == names.end())
         names.push_back(section);
   return nearest(path, names);
@@ -102,7 +112,8 @@ DataSettings read_settings(const std::vector<std::string>& all) {
     for (const config::Violation& v : of_run.list())
       if (is_of_data(v.path))
         problems.add_at(v.where, v.path, v.cause, v.suggestion);
-      else if (!is_of_run(v.path, keys))
+      else if (!is_of_run(v.path, keys,
+                          setting.starts_with(v.path + "=") && setting[v.path.size() + 1] != '{'))
         problems.add_at(v.where, v.path, v.cause, nearest_key(v.path, keys));
   }
   problems.throw_if_any();

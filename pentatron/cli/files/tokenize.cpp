@@ -163,7 +163,7 @@ TrainedFiles trained_files(const std::string& output) {
   TrainedFiles files;
   // A file of another name is not recognized as a tokenizer.
   const bool folder = !output.ends_with(".json") && !fs::is_regular_file(output, error);
-  files.tokenizer = folder ? fs::path(output) / "tokenizer.json" : fs::path(output);
+  files.tokenizer = behind_links(folder ? fs::path(output) / "tokenizer.json" : fs::path(output));
   // Only beside a file of its usual name does Hugging Face look for it.
   if (files.tokenizer.filename() == "tokenizer.json")
     files.config = files.tokenizer.parent_path() / "tokenizer_config.json";
@@ -268,10 +268,10 @@ int train(const TokenizeArguments& arguments) {
   const FolderLock one_at_a_time(files.tokenizer.parent_path());
   check_trained_files(files, arguments);
   const auto write = [&] {
-    AtomicFile tokenizer(behind_links(files.tokenizer));
+    AtomicFile tokenizer(files.tokenizer);
     tokenizer.write(dump_json(json, 1) + "\n");
     if (!files.config.empty())
-      write_file_atomically(behind_links(files.config),
+      write_file_atomically(files.config,
                             data::tokenizer::tokenizer_config_json(
                                 json["added_tokens"][0]["content"].get<std::string>()));
     tokenizer.commit();

@@ -527,6 +527,9 @@ TEST(GgufModel, KeepsAnotherFactorOfLongRopeThanTheUsualOne) {
   hf.write(file);
   EXPECT_EQ(GgufFile(file).metadata().find_number(key), 1.25);
   EXPECT_EQ(GgufModel(file).config()["rope_scaling"]["attention_factor"], 1.25);
+  EXPECT_THAT(changed.error("phi3.rope.scaling.type", std::string("linear")),
+              HasSubstr("phi3.rope.scaling.type=linear together with rope_factors_long.weight"));
+  EXPECT_THAT(changed.error("phi3.rope.scaling.factor", 2.0F), HasSubstr("rope.scaling.factor=2"));
   EXPECT_THAT(changed.error("phi3.rope.dimension_count", uint32_t{6}),
               HasSubstr("tensor 'rope_factors_long.weight' is F32 [4] instead of F32 [3]"));
 }

@@ -14,10 +14,7 @@ void read_phi3(GgufKeyReader& in, const GgufStructure&, Json& hf) {
 void write_phi3(GgufKeyWriter& w, int64_t positions) {
   w.has("sliding_window") ? write_ignored_window(w, w.size("sliding_window"))
                           : w.put("attention.sliding_window", int64_t{0});
-  const char* const original = "original_max_position_embeddings";
-  w.put("rope.scaling.original_context_length",
-        json_get_or<int64_t>(rope_of(w), original, w.size(original, positions),
-                             GgufKeyWriter::kWhere));
+  w.put("rope.scaling.original_context_length", original_positions(w, positions));
 }
 
 } // namespace
