@@ -22,7 +22,7 @@ void FailedSaves::add(int64_t iteration, const std::string& what, const std::str
       .text = fmt::format("the {} of iteration {} was not saved: {}", what, iteration, sentence),
       .remedy = std::string(remedy)};
   if (on_error_ == OnSaveError::kStop) {
-    if (ends_)
+    if (iteration == end_)
       raise<CheckpointError>("{}{}{}", failed.text, remedy.empty() ? "" : "\n  try: ", remedy);
     raise<CheckpointError>("{}\n  try: {}{}checkpoint.on_error=continue to continue without it",
                            failed.text, remedy, remedy.empty() ? "" : ", or ");

@@ -31,8 +31,8 @@ class FailedSaves {
   /// The `what` of `iteration` ("checkpoint", "export") was not saved. Throws CheckpointError with
   /// checkpoint.on_error=stop.
   void add(int64_t iteration, const std::string& what, const std::string& why);
-  /// The run ends with the next save: none could continue without it.
-  void run_ends() { ends_ = true; }
+  /// The save of `iteration` is the last: no run could continue without it.
+  void run_ends(int64_t iteration) { end_ = iteration; }
   /// A later checkpoint is durable.
   void forget() { last_.clear(); }
   /// Logs the failures that have not been told.
@@ -44,7 +44,7 @@ class FailedSaves {
  private:
   OnSaveError on_error_;
   bool tells_;
-  bool ends_ = false;
+  int64_t end_ = -1;
   std::vector<FailedSave> untold_;
   std::map<std::string, FailedSave> last_; ///< by kind
 };

@@ -564,7 +564,7 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
     report.signal = between.signal;
     const bool due = c.checkpoint.save_interval > 0 && iteration % c.checkpoint.save_interval == 0;
     if (due || stop) account();
-    if (last || stop) failed.run_ends();
+    if (last || stop) failed.run_ends(iteration);
     if (s.saver) show_saves(s.saver->advance(between.saving));
     if (s.saver && (due || last || stop)) {
       show_saves(s.saver->finish());

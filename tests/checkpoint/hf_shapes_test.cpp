@@ -167,7 +167,13 @@ TEST_F(HfShapes, WhatTransformersDoesNotLoad) {
                              {"partial_rotary_factor", 0.25},
                              {"original_max_position_embeddings", 32}};
   EXPECT_THAT(import_error(glm4), HasSubstr("rope_type yarn with an odd rotary size, 3"));
-  for (const char* key : {"sliding_window", "query_pre_attn_scalar", "hidden_activation"}) {
+  Json windows = config_of("gemma2");
+  windows["sliding_window"] = nullptr;
+  EXPECT_THAT(import_error(windows),
+              HasSubstr("sliding_window=null with layers of sliding_attention is not supported"));
+  windows["layer_types"] = {"full_attention", "full_attention"};
+  EXPECT_EQ(read(windows).window_size, std::nullopt);
+  for (const char* key : {"query_pre_attn_scalar", "hidden_activation"}) {
     Json gemma = config_of("gemma2");
     gemma[key] = nullptr;
     EXPECT_THAT(import_error(gemma), HasSubstr(std::string(key) + "=null is not supported"));

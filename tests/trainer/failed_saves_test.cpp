@@ -57,7 +57,8 @@ TEST(FailedSaves, OnlyARunThatIsNotAtItsEndCanContinueWithoutIt) {
         [&] { failed.add(iteration, "checkpoint", "b is full\n  try: another b"); });
   };
   EXPECT_THAT(error(8), HasSubstr("\n  try: another b, or checkpoint.on_error=continue"));
-  failed.run_ends();
+  failed.run_ends(9);
+  EXPECT_THAT(error(8), HasSubstr("checkpoint.on_error=continue")); // is told late
   EXPECT_EQ(error(9), "the checkpoint of iteration 9 was not saved: b is full\n  try: another b");
 }
 

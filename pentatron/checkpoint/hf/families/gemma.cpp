@@ -20,9 +20,11 @@ Json number_or_null(const std::optional<double>& x) {
 } // namespace
 
 models::ModelConfig read_gemma(const ConfigReader& in, int64_t full_every, int64_t max_positions) {
-  for (const char* key : {"sliding_window", "query_pre_attn_scalar", "hidden_activation"})
-    if (in.json().contains(key) && in.json()[key].is_null()) // transformers needs them
-      in.refuse(fmt::format("{}=null", key));
+  const auto is_null = [&](const char* key) {
+    return in.json().contains(key) && in.json()[key].is_null();
+  };
+  for (const char* key : {"query_pre_attn_scalar", "hidden_activation"})
+    if (is_null(key)) in.refuse(fmt::format("{}=null", key)); // transformers needs them
   models::ModelConfig c =
       read_decoder(in, {.head_size = 256,
                         .kv_heads = 4,
@@ -38,8 +40,10 @@ models::ModelConfig read_gemma(const ConfigReader& in, int64_t full_every, int64
   c.final_logit_softcapping = in.find<double>("final_logit_softcapping");
   if (in.get<bool>("use_bidirectional_attention", false))
     in.refuse("use_bidirectional_attention=true");
-  c.window_size = read_window(in, 4096);
+  const bool no_window = is_null("sliding_window");
+  c.window_size = no_window ? 1 : read_window(in, 4096);
   read_layer_types(in, full_every, c);
+  if (no_window && c.window_size) in.refuse("sliding_window=null with layers of sliding_attention");
   return c;
 }
 
