@@ -43,6 +43,8 @@ std::vector<std::tuple<Layout, std::string>> chosen_runs() {
 /// Twenty steps in full. What goes wrong in a layout shows in ten, but for works with a count of
 /// their own, or whose batch grows.
 std::string keys_of(const std::string& work, const std::string& dtype) {
+  if (dtype == "fp32" && test::takes_signs(work))
+    return " dtype=fp32 train.train_iters=5 train.eval_interval=5";
   const std::string& own = test::work_of(work).keys;
   const bool whole = test::full_matrix() || own.find("train.train_iters=") != std::string::npos ||
                      own.find("train.rampup_batch_size=") != std::string::npos;

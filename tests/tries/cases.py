@@ -133,6 +133,8 @@ CASES = [
     ("numbers to train on", f"{TEXT.replace('texts.jsonl', 'numbered.jsonl')} dataset.text_key=id", {}),
     # not a configuration
     ("data as a configuration", f"{TEXT.replace('dataset.path=texts.jsonl', 'texts.jsonl')}", {"dataset.path=texts.jsonl": TEXT}),
+    ("a configuration beside a model", EVALUATE.replace("--hf ", "") + " a.yaml", {}),
+    ("a file beside other input", EVALUATE.replace("--hf ", "") + " words.txt", {}),
     ("buckets on one rank", f"{MOCK} ddp.bucket_size=5", {}),
     ("a dotted key in YAML", f"printf 'model.num_layers: 1\\n' > d.yaml; {MOCK} d.yaml", {
         "model: {num_layers: 1}": f"printf 'model: {{num_layers: 1}}\\n' > d.yaml; {MOCK} d.yaml"}),

@@ -316,6 +316,16 @@ UsageError option_as_key(const CLI::App& program) {
         const std::string near = is_there(word) && !option_for("file").empty()
                                      ? option_for("file")
                                      : option_for("prompt");
+        // The configuration is that of the model, and of these inputs a command takes one.
+        const auto given = [&](const char* name) {
+          const std::string known = option_for(name);
+          return !known.empty() && command.app->get_option(known)->count() > 0;
+        };
+        const bool one_too_many =
+            word.ends_with(".yaml") || given("text") || given("batches") || given("tasks");
+        if (!near.empty() && one_too_many)
+          return {fmt::format("{} takes no argument {}", command.name, word),
+                  "remove " + shell_word(word)};
         if (!near.empty() && can_be_given(*command.app, near))
           return {fmt::format("{} takes no argument {}", command.name, word),
                   fmt::format("{} {}", near, shell_word(word))};

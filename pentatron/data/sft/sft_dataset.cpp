@@ -35,19 +35,21 @@ std::optional<int64_t> size_of(const LengthOrder& order) {
 TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetConfig& config,
                          const Tokenizer& tokenizer, const Options& options)
     : report_(config.on_bad_input) {
+  const auto named = [&](std::string_view value) {
+    return fmt::format("{}{}{}", options.option, options.option.starts_with("--") ? " " : "=",
+                       value);
+  };
   for (const std::string& path : paths)
     if (std::error_code error;
         !std::filesystem::exists(path, error) && !std::filesystem::exists(path + ".idx", error))
-      raise<DataError>(
-          "{}{}{} does not exist\n  try: a .jsonl, .json or .parquet file, or a folder "
-          "that contains such files",
-          options.option, options.option.starts_with("--") ? " " : "=", path);
+      raise<DataError>("{} does not exist\n  try: a .jsonl, .json or .parquet file, or a folder "
+                       "that contains such files",
+                       named(path));
   for (const InputFile& file : find_input_files(paths, options.option).files) {
     if (file.format == FileFormat::kText)
-      raise<DataError>(
-          "{}{}{} is a text file, but dataset.type=sft reads JSON objects\n  try: JSON "
-          "Lines ({{\"messages\": [...]}} on each line) in a file that ends in .jsonl",
-          options.option, options.option.starts_with("--") ? " " : "=", file.path.string());
+      raise<DataError>("{} is a text file, but dataset.type=sft reads JSON objects\n  try: JSON "
+                       "Lines ({{\"messages\": [...]}} on each line) in a file that ends in .jsonl",
+                       named(file.path.string()));
     files_.push_back(file.path);
     try {
       read(file, config, tokenizer, options);
@@ -74,9 +76,8 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
                        "tokens\n  try: train.seq_length={}",
                        options.option, options.sequence_length, needed_);
   raise<DataError>("{}\n  try: objects with {}",
-                   report_.with_skips(fmt::format(
-                       "{}{}{} contains no training example", options.option,
-                       options.option.starts_with("--") ? " " : "=", fmt::join(paths, ","))),
+                   report_.with_skips(named(fmt::format("{}", fmt::join(paths, ","))) +
+                                      " contains no training example"),
                    kTaughtMembers);
 }
 
