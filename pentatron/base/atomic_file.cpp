@@ -1,6 +1,5 @@
 #include "pentatron/base/atomic_file.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>

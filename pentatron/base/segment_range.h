@@ -1,7 +1,7 @@
 /// A contiguous part of a model's list of segments; what one pipeline stage holds.
 ///
 /// A model of L layers is the segments 0 (embedding), 1 to L (layers), L + 1 (head with the loss).
-/// A segment's number is its unit in the ParamStore.
+/// A segment has the same number in the ParamStore.
 #pragma once
 
 #include <cstdint>

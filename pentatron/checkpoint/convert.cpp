@@ -93,10 +93,12 @@ HfExport made_config(const ModelFacts& facts) {
   }
 }
 
-/// The tensors decide how many layers of multi-token prediction there are.
-void fit_depths(int64_t depths, HfView& view) {
+/// The tensors decide how many layers of multi-token prediction there are; of files without them,
+/// config.json keeps what it says.
+void fit_depths(const ModelFacts& facts, HfView& view) {
   const Family& family = *find_family(view.model.family);
-  if (family.depths_key == nullptr || depths == 0) return;
+  const int64_t depths = facts.config.mtp_num_layers;
+  if (family.depths_key == nullptr || (depths == 0 && !facts.mtp_left_out)) return;
   view.model.config.mtp_num_layers = depths;
   if (view.config.value(family.depths_key, Json()) == Json(depths)) return;
   view.config[family.depths_key] = depths;
@@ -110,7 +112,7 @@ HfView view_as_hf(const ModelSource& source, std::optional<SafeDtype> dtype) {
     view.config = read_json(*file);
     view.text = read_text(*file);
     view.model = parse_hf_config(view.config, file->string());
-    fit_depths(facts.config.mtp_num_layers, view);
+    fit_depths(facts, view);
     if (find_family(view.model.family)->tensors_decide_tying)
       view.model.config.untie_embeddings_and_output_weights =
           facts.config.untie_embeddings_and_output_weights;

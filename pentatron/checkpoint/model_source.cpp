@@ -158,6 +158,7 @@ void ModelSource::load(nn::ParamList& params, const EachParam& each, Strictness 
     if (bytes_of(param) == 0) return;
     fill(*this, param);
     shown.update(done += bytes_of(param));
+    if (progress_) progress_();
   });
   for (nn::Param& buffer : params.buffers())
     if (facts_.tensors.contains(buffer.name())) fill(*this, buffer);

@@ -60,6 +60,7 @@ struct ModelFacts {
   int64_t context = 0;
   TokenizerPlace tokenizer;
   GenerationDefaults generation;
+  bool mtp_left_out = false;  ///< layers of multi-token prediction that the files have
   bool trained = false;       ///< by pentatron, since it came from elsewhere
   bool without_head = false;  ///< LlamaModel: config.json and the files have no output layer
   std::string saved_config;   ///< the run's configuration as YAML; empty: none
@@ -107,6 +108,8 @@ class ModelSource {
   /// classifier of another size; buffers always keep them.
   void load(nn::ParamList& params, const EachParam& each,
             Strictness strictness = Strictness::kRaiseAll);
+  /// Called again and again while something is read, by any thread.
+  virtual void on_progress(std::function<void()> call) { progress_ = std::move(call); }
   /// Throws the errors of load() for a model with these parameters. Returns the parameters that are
   /// missing in the files and may be missing. Does not read tensors.
   std::vector<std::string> check(const models::ParamSpecs& specs,
@@ -118,6 +121,9 @@ class ModelSource {
  protected:
   explicit ModelSource(ModelFacts facts) : facts_(std::move(facts)) {}
   ModelFacts facts_;
+
+ private:
+  std::function<void()> progress_;
 };
 
 /// "ema:WHERE", which open_model() takes as the running mean of the weights in a checkpoint.

@@ -5,6 +5,7 @@
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/comm/gather_text.h"
+#include "pentatron/comm/long_work.h"
 
 namespace pentatron::checkpoint {
 
@@ -12,12 +13,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What the first rank finds out, for all ranks; its errors too.
-std::string on_first_rank(const comm::Group& world, const std::function<std::string()>& find) {
+using Progress = std::function<void()>;
+
+/// What the first rank finds out, for all ranks; its errors too. `what` it does meanwhile.
+std::string on_first_rank(const comm::Group& world, const std::string& what,
+                          const std::function<std::string(const Progress&)>& find) {
   std::string found, fault;
   if (world.rank() == 0) {
+    const comm::LongWork work(world, what);
     try {
-      found = find();
+      found = find([&] { work.progress(); });
     } catch (const CheckpointError& error) {
       fault = error.what();
     }
@@ -38,7 +43,9 @@ void read_model(const std::string& where, const fs::path& opened, const comm::Gr
   fs::path folder =
       world.size() > 1 ? comm::broadcast_text(opened.string(), 0, world) : opened.string();
   while (true) {
+    const comm::LongWork work(world, "reading " + folder.string());
     const auto source = open_model(average ? averaged(folder.string()) : folder.string(), purpose);
+    source->on_progress([&] { work.progress(); });
     if (source->format() != ModelFormat::kPentatron || folder == given) return read(*source);
     std::string why;
     try {
@@ -47,16 +54,20 @@ void read_model(const std::string& where, const fs::path& opened, const comm::Gr
       why = error.what();
     }
     // An error in what was done with the weights is not damage.
-    damaged[folder] = on_first_rank(world, [&]() -> std::string {
-      const VerifyReport report = verify(folder, VerifyScope::kWeights);
-      return report.ok() ? "" : report.faults[0];
-    });
+    const auto check = [&](const Progress& progress) {
+      const VerifyReport report = verify(folder, VerifyScope::kWeights, progress);
+      return report.ok() ? std::string() : report.faults[0];
+    };
+    damaged[folder] = on_first_rank(world, "checking " + folder.string(), check);
     if (damaged[folder].empty()) throw CheckpointError(why);
-    const fs::path next = on_first_rank(world, [&] {
-      const auto found =
-          newest_checkpoint(given, {.scope = VerifyScope::kWeightsStructure, .damaged = damaged});
-      return found ? found->folder.string() : "";
-    });
+    const auto look = [&](const Progress& progress) {
+      const auto found = newest_checkpoint(
+          given,
+          {.scope = VerifyScope::kWeightsStructure, .damaged = damaged, .progress = progress});
+      return found ? found->folder.string() : std::string();
+    };
+    const fs::path next =
+        on_first_rank(world, "looking for a checkpoint in " + given.string(), look);
     if (next.empty()) throw CheckpointError(why);
     if (world.rank() == 0)
       log::warning("{}: {}; using {} instead", folder.filename().string(), damaged[folder],

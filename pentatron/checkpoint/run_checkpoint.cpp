@@ -21,6 +21,7 @@
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/comm/long_work.h"
+#include "pentatron/optim/remainder.h"
 
 namespace pentatron::checkpoint {
 
@@ -380,6 +381,45 @@ class RescaledMeans {
   std::vector<Mean> means_;
 };
 
+/// Master weights that were saved in fp32 and are kept as remainders (optim/remainder.h), or the
+/// other way round: they are read as they were saved.
+class MovedMasters {
+ public:
+  MovedMasters(const CheckpointReader& reader, std::vector<StatePiece>& state) {
+    for (StatePiece& piece : state) {
+      const size_t slash = piece.name.rfind('/');
+      const std::string what = piece.name.substr(slash + 1);
+      const bool splits = what == kRemainder;
+      const std::string other = piece.name.substr(0, slash + 1) + (splits ? kMaster : kRemainder);
+      if ((!splits && what != kMaster) || reader.contains(piece.name) || !reader.contains(other))
+        continue;
+      moved_.push_back({piece.values, piece.data, {}, splits});
+      piece.name = other;
+      piece.data = at::empty(piece.data.sizes(),
+                             piece.data.options().dtype(splits ? at::kFloat : at::kShort));
+      moved_.back().read = piece.data;
+    }
+  }
+
+  /// After reading.
+  void finish() const {
+    for (const Moved& m : moved_) {
+      if (m.splits)
+        optim::split_master(m.read, m.values, m.kept);
+      else
+        at::Tensor(m.kept).copy_(optim::joined(m.values, m.read));
+    }
+  }
+
+ private:
+  static constexpr const char *kMaster = "master", *kRemainder = "remainder";
+  struct Moved {
+    at::Tensor values, kept, read;
+    bool splits = false; ///< read: fp32, kept: remainders
+  };
+  std::vector<Moved> moved_;
+};
+
 std::optional<double> number_in(const Json& state, const char* key) {
   const auto it = state.find(key);
   return it != state.end() && it->is_number() ? std::optional(it->get<double>()) : std::nullopt;
@@ -432,6 +472,7 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   std::vector<StatePiece> values = value_pieces(parts.store, parts.adapters_only);
   std::vector<StatePiece> state =
       options.optimizer ? optimizer_pieces(parts.optimizer) : std::vector<StatePiece>{};
+  const MovedMasters masters(reader, state);
   std::vector<StatePiece> all = values;
   all.insert(all.end(), state.begin(), state.end());
   const ChangedFamilies changed = changed_families(reader, parts, options);
@@ -484,6 +525,7 @@ LoadedRun load_run(const fs::path& folder, const RunParts& parts, const LoadOpti
   parts.optimizer.adopt_values();
   read_all(state, [](const StatePiece& piece) { return piece.name; });
   if (options.optimizer) means.finish(parts.optimizer);
+  masters.finish();
   parts.store.publish_all_values();
   parts.store.wait_values();
   shown.reset();

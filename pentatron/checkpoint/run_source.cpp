@@ -97,6 +97,11 @@ class RunSource final : public ModelSource {
     check_tensors();
   }
 
+  void on_progress(std::function<void()> call) override {
+    reader_.on_progress(call);
+    ModelSource::on_progress(std::move(call));
+  }
+
   std::set<const nn::Param*> lend(nn::ParamList& params) override {
     std::vector<nn::Param*> wanting;
     std::vector<CheckpointReader::Wanted> wanted;

@@ -49,7 +49,8 @@ std::vector<StatePiece> optimizer_pieces(optim::Optimizer& optimizer) {
                       piece.param->name() + "/" + what,
                       {piece.param_begin, piece.size},
                       data,
-                      shard.replicas});
+                      shard.replicas,
+                      shard.values.narrow(0, piece.begin, piece.size)});
   });
   return pieces;
 }

@@ -23,8 +23,9 @@ struct StatePiece {
   const nn::Param* param = nullptr;
   std::string name; ///< of the tensor in the checkpoint: "<parameter>" or "<parameter>/<what>"
   nn::FlatRange range;
-  at::Tensor data;      ///< flat, the storage that training uses
-  comm::Group replicas; ///< the ranks that hold the same
+  at::Tensor data;        ///< flat, the storage that training uses
+  comm::Group replicas;   ///< the ranks that hold the same
+  at::Tensor values = {}; ///< of the optimizer's state: the parameter's values
 };
 /// Of parameters and buffers, or of adapters and what trains with them alone.
 std::vector<StatePiece> value_pieces(const parallel::DataParallel& store, bool adapters_only);

@@ -7,6 +7,7 @@ namespace {
 class SourceWithoutMtp final : public ModelSource {
  public:
   explicit SourceWithoutMtp(ModelSource& model) : ModelSource(model.facts()), model_(model) {
+    facts_.mtp_left_out = facts_.config.mtp_num_layers > 0;
     facts_.config = facts_.config.without_mtp();
     std::erase_if(facts_.tensors,
                   [](const auto& tensor) { return tensor.first.starts_with("mtp."); });

@@ -23,8 +23,8 @@ namespace pentatron::cli {
 namespace {
 
 /// Prints the entries that run, and how fast; the selection is the one that a run on this machine
-/// takes. Returns what is wrong with it.
-std::vector<trainer::Finding> print_kernels() {
+/// takes. Returns what is wrong with it; not which are slow, if other programs ran since `begin`.
+std::vector<trainer::Finding> print_kernels(const trainer::CpuTime& begin) {
   const std::filesystem::path file = trainer::kernel_cache_file();
   const kernels::FoundSelection found = kernels::find_selection(file);
   const auto measured =
@@ -39,6 +39,7 @@ std::vector<trainer::Finding> print_kernels() {
                         "stop other programs, then start doctor again"});
   if (file.empty()) return findings;
   fmt::print("The choices are stored in {}; remove the file to measure again.\n", file.string());
+  if (trainer::find_contention(begin, trainer::read_cpu_time())) return findings;
   for (std::string& slow : kernels::slow_choices(found.selection, measured))
     findings.push_back({std::move(slow), fmt::format("rm {}", file.string())});
   return findings;
@@ -71,7 +72,7 @@ int doctor() {
   fmt::print("bandwidth    {}B/s: triad on {}\n",
              format_si(trainer::measure_bandwidth(at::get_num_threads())),
              counted(at::get_num_threads(), "thread"));
-  const std::vector<trainer::Finding> of_kernels = print_kernels();
+  const std::vector<trainer::Finding> of_kernels = print_kernels(begin);
   auto findings = trainer::find_slowdowns(machine, {.threads = at::get_num_threads(),
                                                     .release_build = trainer::is_release_build(),
                                                     .cuda_build = kernels::built_with_cuda(),

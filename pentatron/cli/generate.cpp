@@ -54,11 +54,12 @@ std::vector<std::string> texts_of(const GenerateArguments& arguments) {
   return texts;
 }
 
-std::vector<Prompt> prompts_of(std::vector<std::string> texts, const data::Tokenizer& tokenizer) {
+std::vector<Prompt> prompts_of(std::vector<std::string> texts, const data::Tokenizer& tokenizer,
+                               const std::string& bos) {
   if (texts.empty()) texts.emplace_back();
   std::vector<Prompt> prompts;
   for (std::string& text : texts) {
-    Prompt prompt{text, generate::prompt_tokens(tokenizer, text)};
+    Prompt prompt{text, generate::prompt_tokens(tokenizer, text, bos)};
     if (prompt.tokens.empty())
       raise<ConfigError>("the prompt is empty, and the tokenizer has no token to start a text "
                          "with\n  try: --prompt TEXT");
@@ -224,8 +225,8 @@ class Run {
 };
 
 /// Nobody means a text of the model's own with an empty pipe.
-void refuse_empty_input(const data::Tokenizer& tokenizer) {
-  const bool has_start = !generate::prompt_tokens(tokenizer, "").empty();
+void refuse_empty_input(const data::Tokenizer& tokenizer, const std::string& bos) {
+  const bool has_start = !generate::prompt_tokens(tokenizer, "", bos).empty();
   raise<DataError>("standard input has no prompt: it is empty\n  try: --prompt TEXT{}",
                    has_start ? ", or --prompt \"\" to begin with the tokenizer's start token" : "");
 }
@@ -267,6 +268,9 @@ int run_generate(const GenerateArguments& arguments) {
       log::info("{}: the tokenizer has {} tokens, but the model has only the first {}",
                 arguments.model, tokenizer->vocab_size(), opened.config.model.vocab_size);
   }
+  const std::string bos =
+      tokenizer != nullptr ? data::tokenizer::configured_token(tokenizer_path(opened), "bos_token")
+                           : "";
   const std::vector<std::string> texts = texts_of(arguments);
   const bool none_given =
       arguments.tokens.empty() && arguments.prompts.empty() && arguments.prompt_file.empty();
@@ -281,14 +285,14 @@ int run_generate(const GenerateArguments& arguments) {
       const bool reads = world.rank() == 0 && has_piped_input();
       const std::string told =
           comm::broadcast_text(reads ? "." + read_piped_prompt() : "", 0, world);
-      if (told == ".") refuse_empty_input(*tokenizer);
+      if (told == ".") refuse_empty_input(*tokenizer, bos);
       if (!told.empty()) own = {told.substr(1)};
     }
     std::vector<Prompt> prompts;
     if (tokenizer == nullptr)
       prompts.push_back({"", arguments.tokens});
     else
-      prompts = prompts_of(std::move(own), *tokenizer);
+      prompts = prompts_of(std::move(own), *tokenizer, bos);
     Run(arguments, opened, tokenizer.get(), world).write(prompts);
   });
 }

@@ -1,6 +1,7 @@
 #include "pentatron/cli/loaded_model.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
@@ -59,6 +61,29 @@ void check_experts(const models::ModelConfig& model, const std::vector<std::stri
         setting.find_first_not_of("0123456789", key.size() + 1) == std::string::npos)
       raise<ConfigError>("{} has no effect on a model without experts\n  try: {}", setting,
                          remedy.empty() ? "remove " + key : remedy);
+}
+
+/// One copy of a model has its experts on tensor-parallel ranks.
+void check_expert_ranks(const std::vector<std::string>& keys, int ranks) {
+  const auto value_of = [&](const std::string& key, int64_t otherwise) {
+    int64_t value = otherwise;
+    for (const std::string& setting : keys)
+      if (setting.starts_with(key + "="))
+        std::from_chars(setting.data() + key.size() + 1, setting.data() + setting.size(), value);
+    return std::max<int64_t>(1, value);
+  };
+  const std::string ep_key = "parallel.expert_model_parallel_size",
+                    tp_key = "parallel.tensor_model_parallel_size",
+                    etp_key = "parallel.expert_tensor_parallel_size",
+                    pp_key = "parallel.pipeline_model_parallel_size";
+  const int64_t ep = value_of(ep_key, 1), tp = value_of(tp_key, 1), pp = value_of(pp_key, 1),
+                etp = value_of(etp_key, tp);
+  if (ep == 1 || (tp * pp == ranks && tp % (ep * etp) == 0)) return;
+  const int64_t own = ranks % (pp * ep) == 0 ? ranks / pp : ep; // tensor-parallel ranks that fit
+  raise<ConfigError>("{}={} with {}={} and {}: this command runs one copy of the model, whose "
+                     "tensor-parallel ranks hold the experts\n  try: --ranks {} {}={} {}={}{}",
+                     ep_key, ep, tp_key, tp, counted(ranks, "rank"), own * pp, tp_key, own, etp_key,
+                     own / ep, pp > 1 ? fmt::format(" {}={}", pp_key, pp) : "");
 }
 
 } // namespace
@@ -120,6 +145,7 @@ OpenedModel open_trained_model(const std::string& where, const std::vector<std::
                 ranks > 1 && !use.copies
                     ? fmt::format("parallel.tensor_model_parallel_size={} instead", ranks)
                     : "");
+  if (base.model.num_moe_experts && !use.copies) check_expert_ranks(keys, ranks);
   opened.config = with_runtime_keys(keys, base, known, ranks);
   check_context(opened);
   const parallelize::ParallelConfig& parallel = opened.config.parallel;

@@ -203,6 +203,9 @@ int run_serve(const ServeArguments& arguments) {
     raise<ConfigError>("{} has no tokenizer, which serve needs\n  try: {}", arguments.model,
                        download_or(opened.source->facts().path, kGivenTokenizer));
   set_service_options(opened, *tokenizer, options.service);
+  // What the queue never holds is refused for good, and not until there is room.
+  serve::RequestLimits& limits = options.service.limits;
+  limits.max_texts = std::min(limits.max_texts, options.scheduler.queue);
   const NamedAdapters adapters =
       read_adapters(arguments, *opened.source,
                     arguments.name.empty() ? default_name(arguments.model) : arguments.name);

@@ -125,7 +125,8 @@ void train_rank(const trainer::Config& config, const comm::Group& world,
     log::info("nothing to do: the run has already reached its last iteration, {}",
               report.iterations);
   if (report.steps > 0 && !report.last_loss)
-    log::warning("nothing was trained: all {} iterations of this run were skipped", report.steps);
+    log::shared_warning("nothing was trained: all {} iterations of this run were skipped",
+                        report.steps);
   if (main_rank) print_report(report);
   if (main_rank && after && report.reason == trainer::StopReason::kFinished) after(report);
   if (report.unsaved)

@@ -2,12 +2,15 @@
 
 namespace pentatron::generate {
 
-std::vector<int64_t> prompt_tokens(const data::Tokenizer& tokenizer, const std::string& text) {
+std::vector<int64_t> prompt_tokens(const data::Tokenizer& tokenizer, const std::string& text,
+                                   const std::string& bos) {
   std::vector<int32_t> encoded;
   tokenizer.encode_with_special(text, encoded);
   std::vector<int64_t> tokens(encoded.begin(), encoded.end());
   // A tokenizer without files knows the end of a document only, behind which a text begins.
   const bool bytes = dynamic_cast<const data::ByteTokenizer*>(&tokenizer) != nullptr;
+  if (const auto begin = tokenizer.token_id(bos); tokens.empty() && !bos.empty() && begin)
+    return {*begin};
   if ((bytes || tokens.empty()) && tokenizer.eod() >= 0)
     tokens.insert(tokens.begin(), tokenizer.eod());
   return tokens;

@@ -11,10 +11,11 @@
 
 namespace pentatron::generate {
 
-/// The tokens of a text to continue, with what the tokenizer puts around a text. A tokenizer that
-/// has no files, and a text without tokens, begin with the end of a document; empty if the
-/// tokenizer has none.
-std::vector<int64_t> prompt_tokens(const data::Tokenizer& tokenizer, const std::string& text);
+/// The tokens of a text to continue, with what the tokenizer puts around a text. A text without
+/// tokens is the begin token (`bos`, as text), or else the end of a document, with which a
+/// tokenizer that has no files begins; empty if the tokenizer has neither.
+std::vector<int64_t> prompt_tokens(const data::Tokenizer& tokenizer, const std::string& text,
+                                   const std::string& bos = {});
 
 /// The text of new tokens, one at a time. The prompt's end is known to it, so that a space or a
 /// character that begins in the prompt is right.

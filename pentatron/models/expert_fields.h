@@ -47,7 +47,8 @@ template <class C> constexpr auto expert_fields() {
           .only_for(T::kGpt),
       field("moe_router_norm_topk_prob", &C::moe_router_norm_topk_prob,
             "divide the scores of the selected experts by their sum; default: true with "
-            "moe_router_score_function=sigmoid or sqrtsoftplus, otherwise false")
+            "moe_router_score_function=sigmoid or sqrtsoftplus and more than one expert per token, "
+            "otherwise false")
           .only_for(T::kGpt),
       field("moe_router_topk_scaling_factor", &C::moe_router_topk_scaling_factor,
             "factor applied to the scores of the selected experts")

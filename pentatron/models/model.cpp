@@ -52,16 +52,16 @@ nn::Scope Model::root() {
       .with_variants(&build_.variants);
 }
 
-nn::Param& Model::shared_param(int64_t unit, const std::string& name, nn::ShardSpec spec,
+nn::Param& Model::shared_param(int64_t segment, const std::string& name, nn::ShardSpec spec,
                                nn::Init init) {
   if (nn::Param* const made = params_.find_or_null(name)) {
-    made->used_by(unit);
+    made->used_by(segment);
     return *made;
   }
   const auto position = build_.shared.find(name);
-  return root().of_unit(unit).shared_param(name, std::move(spec), init,
-                                           position != build_.shared.end() ? position->second
-                                                                           : nn::AxisPosition{});
+  return root().of_segment(segment).shared_param(
+      name, std::move(spec), init,
+      position != build_.shared.end() ? position->second : nn::AxisPosition{});
 }
 
 void Model::assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t)>& make) {
@@ -70,7 +70,7 @@ void Model::assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t)>&
     for (int64_t i = stage.begin; i < stage.end; ++i)
       segments.push_back({.segment = make(i), .ports = spec_.ports(i)});
     chunks_.emplace_back(std::move(segments), spec_.flows.size(),
-                         nn::ChunkOptions{.first_unit = stage.begin,
+                         nn::ChunkOptions{.first_segment = stage.begin,
                                           .recompute = build_.recompute,
                                           .offload = build_.offload,
                                           .offloaded = build_.offloaded});

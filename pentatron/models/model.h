@@ -75,8 +75,9 @@ class Model {
   void assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t segment)>& make);
   /// Where parameters are registered.
   nn::Scope root();
-  /// A parameter of ModelSpec::shared, for its segment `unit`; made once on a rank.
-  nn::Param& shared_param(int64_t unit, const std::string& name, nn::ShardSpec spec, nn::Init init);
+  /// A parameter of ModelSpec::shared, for one of its segments; made once on a rank.
+  nn::Param& shared_param(int64_t segment, const std::string& name, nn::ShardSpec spec,
+                          nn::Init init);
 
   ModelConfig config_;
   ModelBuild build_;

@@ -120,6 +120,12 @@ struct ModelConfig {
   int64_t total_layers() const {
     return num_layers + (type == ModelType::kT5 ? decoder_layers() : 0);
   }
+  /// Whether a router divides the scores of the selected experts by their sum. That of one expert
+  /// would always be 1, and the router not learn.
+  bool normalizes_topk() const {
+    return moe_router_norm_topk_prob.value_or(
+        moe_router_score_function != RouterScoreFunction::kSoftmax && moe_router_topk > 1);
+  }
   int64_t query_groups() const { return num_query_groups.value_or(num_attention_heads); }
   /// Of queries and keys.
   int64_t head_size() const {

@@ -142,7 +142,6 @@ parallel::Balance balance_of(LoadBalancing type) {
 
 /// Of a layer whose MLP would have these options.
 layers::MoeOptions moe_options(const ModelConfig& c, const layers::MlpOptions& mlp, uint32_t site) {
-  const bool softmax = c.moe_router_score_function == RouterScoreFunction::kSoftmax;
   const int64_t groups = c.moe_router_num_groups.value_or(1),
                 open = c.moe_router_group_topk.value_or(groups);
   layers::MoeOptions o{
@@ -152,7 +151,7 @@ layers::MoeOptions moe_options(const ModelConfig& c, const layers::MlpOptions& m
                  .top_k = c.moe_router_topk,
                  .score = router_score(c.moe_router_score_function),
                  .score_first = c.moe_router_pre_softmax,
-                 .normalize = c.moe_router_norm_topk_prob.value_or(!softmax),
+                 .normalize = c.normalizes_topk(),
                  .scaling = c.moe_router_topk_scaling_factor,
                  .groups = groups,
                  .group_top_k = open,

@@ -13,11 +13,11 @@ namespace pentatron::nn {
 /// layers.0.attention.qkv.weight.
 class Scope {
  public:
-  /// `unit` is the segment that the parameters belong to.
+  /// `segment`: the number of the segment that the parameters belong to.
   Scope(ParamList& params, at::ScalarType dtype, Coordinates where, std::string prefix = "",
-        int64_t unit = 0)
+        int64_t segment = 0)
       : params_(&params), dtype_(dtype), where_(std::move(where)), prefix_(std::move(prefix)),
-        unit_(unit) {}
+        segment_(segment) {}
 
   Scope operator/(const std::string& name) const {
     Scope scope = *this;
@@ -30,9 +30,9 @@ class Scope {
     scope.where_ = std::move(where);
     return scope;
   }
-  Scope of_unit(int64_t unit) const {
+  Scope of_segment(int64_t segment) const {
     Scope scope = *this;
-    scope.unit_ = unit;
+    scope.segment_ = segment;
     return scope;
   }
   /// Linear layers below get these adapters; null: none. The plan outlives the construction.
@@ -62,12 +62,12 @@ class Scope {
   /// `spec.name` is replaced by the full name.
   Param& param(const std::string& name, ShardSpec spec, Init init) const {
     spec.name = join(name);
-    return params_->add(std::move(spec), init, dtype_, where_, unit_);
+    return params_->add(std::move(spec), init, dtype_, where_, segment_);
   }
   /// See ParamList. `spec.name` is replaced by the full name.
   Param& buffer(const std::string& name, ShardSpec spec, Init init) const {
     spec.name = join(name);
-    return params_->add_buffer(std::move(spec), init, dtype_, where_, unit_);
+    return params_->add_buffer(std::move(spec), init, dtype_, where_, segment_);
   }
   /// A parameter of one dimension that every rank holds.
   Param& vector(const std::string& name, int64_t size, Init init) const {
@@ -86,7 +86,7 @@ class Scope {
   at::ScalarType dtype_;
   Coordinates where_;
   std::string prefix_;
-  int64_t unit_;
+  int64_t segment_;
   const AdapterPlan* adapters_ = nullptr;
   const std::vector<AdapterPlan>* variants_ = nullptr;
 };

@@ -18,12 +18,13 @@ at::ScalarType acc_dtype(at::ScalarType dtype) {
 }
 
 Param::Param(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
-             int64_t unit)
+             int64_t segment)
     : spec_(std::move(spec)), init_(init), dtype_(dtype), where_(where),
-      shape_(local_shape(spec_, where)), units_{unit} {}
+      shape_(local_shape(spec_, where)), segments_{segment} {}
 
-void Param::used_by(int64_t unit) {
-  if (std::find(units_.begin(), units_.end(), unit) == units_.end()) units_.push_back(unit);
+void Param::used_by(int64_t segment) {
+  if (std::find(segments_.begin(), segments_.end(), segment) == segments_.end())
+    segments_.push_back(segment);
 }
 
 int64_t Param::numel() const {
@@ -165,13 +166,13 @@ void Param::accumulated() {
 }
 
 Param& ParamList::add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
-                      int64_t unit) {
-  return params_.emplace_back(std::move(spec), init, dtype, where, unit);
+                      int64_t segment) {
+  return params_.emplace_back(std::move(spec), init, dtype, where, segment);
 }
 
 Param& ParamList::add_buffer(ShardSpec spec, Init init, at::ScalarType dtype,
-                             const Coordinates& where, int64_t unit) {
-  return buffers_.emplace_back(std::move(spec), init, acc_dtype(dtype), where, unit);
+                             const Coordinates& where, int64_t segment) {
+  return buffers_.emplace_back(std::move(spec), init, acc_dtype(dtype), where, segment);
 }
 
 void ParamList::make_buffers(at::Device device) {

@@ -55,9 +55,9 @@ at::ScalarType acc_dtype(at::ScalarType dtype);
 /// outstanding uses `on_ready` fires.
 class Param {
  public:
-  /// `unit` is the segment that registers it.
+  /// `segment`: the number of the segment that registers it.
   Param(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
-        int64_t unit = 0);
+        int64_t segment = 0);
   Param(const Param&) = delete;
   Param& operator=(const Param&) = delete;
 
@@ -68,9 +68,9 @@ class Param {
   int64_t numel() const;
   at::ScalarType dtype() const { return dtype_; }
 
-  /// The segments whose passes read the value: units of a ParamStore. Tied weights have several.
-  const std::vector<int64_t>& units() const { return units_; }
-  void used_by(int64_t unit);
+  /// Numbers of the segments whose passes read the value. Tied weights have several.
+  const std::vector<int64_t>& segments() const { return segments_; }
+  void used_by(int64_t segment);
 
   /// The rank's tensor. Defined once a ParamStore has given it storage.
   const at::Tensor& value() const { return value_; }
@@ -150,7 +150,7 @@ class Param {
   at::ScalarType dtype_;
   Coordinates where_;
   std::vector<int64_t> shape_;
-  std::vector<int64_t> units_;
+  std::vector<int64_t> segments_;
   at::Tensor value_, main_grad_;
   std::shared_ptr<const Int8Weight> int8_;
   std::shared_ptr<const Fp8Weight> fp8_;
@@ -166,7 +166,7 @@ class Param {
 class ParamList {
  public:
   Param& add(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
-             int64_t unit = 0);
+             int64_t segment = 0);
   Param& find(const std::string& name);
   Param* find_or_null(const std::string& name);
   auto begin() { return params_.begin(); }
@@ -177,7 +177,7 @@ class ParamList {
 
   /// `dtype`: of the model.
   Param& add_buffer(ShardSpec spec, Init init, at::ScalarType dtype, const Coordinates& where,
-                    int64_t unit = 0);
+                    int64_t segment = 0);
   std::deque<Param>& buffers() { return buffers_; }
   const std::deque<Param>& buffers() const { return buffers_; }
   /// Gives storage to the buffers, with their first values.

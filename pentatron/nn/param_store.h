@@ -1,6 +1,6 @@
 /// The owner of the storage of parameters: layers request values and do not own them.
 ///
-/// A unit is gathered and released as a whole: one segment. ResidentStore keeps everything in
+/// A segment is gathered and released as a whole. ResidentStore keeps everything in
 /// memory; a store that shards parameters over data-parallel ranks (ZeRO-3) gathers in acquire()
 /// and frees in release() without the layers knowing.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace pentatron::nn {
 
-/// Which pass a unit is needed for.
+/// Which pass a segment is needed for.
 enum class Pass : uint8_t { kForward, kBackward };
 
 /// A piece of a parameter inside a flat shard.
@@ -44,11 +44,11 @@ std::vector<FlatRange> ranges_in_shard(const Piece& piece, const std::vector<Fla
 class ParamStore {
  public:
   virtual ~ParamStore() = default;
-  /// Values of the unit are defined from here. All ranks acquire and release in the same order.
-  virtual void acquire(int64_t unit, Pass pass) = 0;
-  /// Until here; after kBackward the unit's gradients of this microbatch are complete, but for
+  /// Values of the segment are defined from here. All ranks acquire and release in the same order.
+  virtual void acquire(int64_t segment, Pass pass) = 0;
+  /// Until here; after kBackward the segment's gradients of this microbatch are complete, but for
   /// deferred weight gradients.
-  virtual void release(int64_t unit, Pass pass) = 0;
+  virtual void release(int64_t segment, Pass pass) = 0;
 };
 
 /// All values in one flat buffer and all gradients in another, so that the optimizer and the

@@ -200,14 +200,14 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
   if (options_.offload != nullptr && tape != nullptr) options_.offload->begin_pass();
   for (size_t i = 0; i < segments_.size(); ++i) {
     const auto& [segment, ports] = segments_[i];
-    const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
+    const int64_t number = options_.first_segment + static_cast<int64_t>(i);
     ctx.differentiated = tape != nullptr && reach_[i].runs;
     const Group* const group = ctx.differentiated ? group_of(i) : nullptr;
     if (group != nullptr && group->begin == i)
       tape->records().push_back(start_of(*group, detached(group->takes, flows)));
     std::vector<at::Tensor> taken = detached(ports.takes, flows);
     for (const int flow : ports.ends) flows[static_cast<size_t>(flow)] = at::Tensor();
-    store.acquire(unit, Pass::kForward);
+    store.acquire(number, Pass::kForward);
     Segment::Output output;
     if (!ctx.differentiated || group != nullptr) {
       const at::NoGradGuard no_grad;
@@ -216,7 +216,7 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
     } else {
       output = run_recorded(i, std::move(taken), ctx, *tape, offload_of(i));
     }
-    store.release(unit, Pass::kForward);
+    store.release(number, Pass::kForward);
     check_finite(*segment, output, ctx);
     if (output.loss.defined()) ctx.deposit("loss", output.loss.detach());
     give(ports, output, flows);
@@ -262,14 +262,14 @@ void Chunk::run_again(const Group& group, ForwardContext& ctx, ParamStore& store
   if (planted("recomputation_without_dropout")) ctx.training = false;
   for (size_t i = group.begin; i < group.end; ++i) {
     const Ports& ports = segments_[i].ports;
-    const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
+    const int64_t number = options_.first_segment + static_cast<int64_t>(i);
     // The values of the last one stay for its backward pass.
     const bool last = i + 1 == group.end;
-    store.acquire(unit, last ? Pass::kBackward : Pass::kForward);
+    store.acquire(number, last ? Pass::kBackward : Pass::kForward);
     std::vector<at::Tensor> taken = detached(ports.takes, flows);
     for (const int flow : ports.ends) flows[static_cast<size_t>(flow)] = at::Tensor();
     give(ports, run_recorded(i, std::move(taken), ctx, tape, nullptr), flows);
-    if (!last) store.release(unit, Pass::kForward);
+    if (!last) store.release(number, Pass::kForward);
   }
 }
 
@@ -281,12 +281,12 @@ Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, T
   for (size_t i = segments_.size(); i-- > 0;) {
     if (!reach_[i].runs) continue;
     const auto& [segment, ports] = segments_[i];
-    const int64_t unit = options_.first_unit + static_cast<int64_t>(i);
+    const int64_t number = options_.first_segment + static_cast<int64_t>(i);
     const Group* const group = group_of(i);
     if (group != nullptr && group->end == i + 1) {
       run_again(*group, ctx, store, tape);
     } else {
-      store.acquire(unit, Pass::kBackward);
+      store.acquire(number, Pass::kBackward);
     }
     PT_DCHECK(!tape.records().empty());
     Tape::Record record = std::move(tape.records().back());
@@ -304,7 +304,7 @@ Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, T
       sum = sum.defined() && !lost ? sum + own : own;
       added[flow] = true;
     }
-    store.release(unit, Pass::kBackward);
+    store.release(number, Pass::kBackward);
   }
   return gradients;
 }

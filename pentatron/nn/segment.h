@@ -57,8 +57,8 @@ class Tape {
 };
 
 struct ChunkOptions {
-  int64_t first_unit = 0;       ///< number of the first segment among the units of the ParamStore
-  Recomputation recompute = {}; ///< layers are the recomputable segments
+  int64_t first_segment = 0;                  ///< its number in the model
+  Recomputation recompute = {};               ///< layers are the recomputable segments
   std::shared_ptr<Offload> offload = nullptr; ///< what layers keep goes there; null: it stays
   int64_t offloaded =
       0; ///< layers, from the first; 0: all but the last, which backward needs first

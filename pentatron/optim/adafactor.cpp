@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "pentatron/optim/matrix_grid.h"
+#include "pentatron/optim/remainder.h"
 #include "pentatron/optim/rules.h"
 
 namespace pentatron::optim {
@@ -61,7 +62,7 @@ class Adafactor final : public Rule {
     sums.reduce(part.shard.tensor);
     for (size_t i = 0; i < all.size(); ++i)
       apply(all[i], part, i, rate, 1 - how.lr * how.weight_decay);
-    if (part.has_copy()) at::Tensor(part.shard.values).copy_(part.master);
+    if (part.has_copy()) round_master(part.shard.values, part.master);
   }
 
  private:

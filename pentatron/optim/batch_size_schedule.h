@@ -36,9 +36,6 @@ class BatchSizeSchedule {
                                    int64_t final_size);
 
   int64_t at_samples(int64_t consumed_samples) const;
-  int64_t at_tokens(int64_t consumed_tokens, int64_t sequence_length) const {
-    return at_samples(consumed_tokens / sequence_length);
-  }
 
   /// Samples consumed by the first `iterations` iterations, and the iterations that consume at
   /// least `samples`.

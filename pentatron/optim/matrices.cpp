@@ -151,6 +151,32 @@ void choose_owners(std::vector<SplitMatrix>& matrices, int ranks) {
   }
 }
 
+/// Where a block lies in what the owner of its matrix is sent.
+struct Place {
+  const HeldBlock* block = nullptr;
+  int64_t begin = 0;
+
+  at::Tensor of(const at::Tensor& flat) const {
+    return flat.narrow(0, begin, block->numel()).view(block->size);
+  }
+};
+/// By matrix: the blocks of one rank after the other. `reversed`: those of other ranks there.
+std::vector<std::vector<Place>> places_of(const std::vector<SplitMatrix>& matrices, int owner,
+                                          bool reversed = false) {
+  std::vector<std::vector<Place>> places(matrices.size());
+  int64_t begin = 0;
+  const size_t ranks = matrices.front().held.size();
+  for (size_t r = 0; r < ranks; ++r)
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      if (matrices[i].owner != owner) continue;
+      for (const HeldBlock& b : matrices[i].held[reversed ? ranks - 1 - r : r]) {
+        places[i].push_back({&b, begin});
+        begin += b.numel();
+      }
+    }
+  return places;
+}
+
 /// Every rank sends its blocks to the matrices' owners, which update them, and is sent them back.
 void exchange(std::vector<SplitMatrix>& matrices, const comm::Group& group,
               const MatrixUpdate& update) {
@@ -179,37 +205,21 @@ void exchange(std::vector<SplitMatrix>& matrices, const comm::Group& group,
         begin += b.numel();
       }
   };
-  /// The same of the blocks of all ranks, of matrices that are this rank's.
-  const auto for_owned_blocks = [&](const at::Tensor& flat, bool back, const auto& visit) {
-    int64_t begin = 0;
-    for (int r = 0; r < ranks; ++r)
-      for (size_t i = 0; i < matrices.size(); ++i) {
-        if (matrices[i].owner != here) continue;
-        const int of = back && planted("muon_updates_return_to_other_ranks") ? ranks - 1 - r : r;
-        for (const HeldBlock& b : matrices[i].held[static_cast<size_t>(of)]) {
-          visit(i, b, flat.narrow(0, begin, b.numel()).view(b.size));
-          begin += b.numel();
-        }
-      }
-  };
-  at::Tensor sent = at::empty({total(out)}, options);
+  at::Tensor sent = at::empty({total(out)}, options), owned = at::empty({total(in)}, options);
   for_own_blocks(sent, [](const at::Tensor& own, const at::Tensor& flat) { flat.copy_(own); });
-  const at::Tensor owned = comm::all_to_all_rows(sent, out, in, group);
-  std::vector<at::Tensor> whole(matrices.size());
-  for (size_t i = 0; i < matrices.size(); ++i)
-    if (matrices[i].owner == here)
-      whole[i] = at::empty({1, matrices[i].rows, matrices[i].columns}, options);
-  for_owned_blocks(owned, /*back=*/false,
-                   [&](size_t i, const HeldBlock& b, const at::Tensor& flat) {
-                     b.of_matrix(whole[i][0]).copy_(flat);
-                   });
-  for (const at::Tensor& matrix : whole)
-    if (matrix.defined()) update(matrix);
-  at::Tensor back = at::empty({total(in)}, options);
-  for_owned_blocks(back, /*back=*/true, [&](size_t i, const HeldBlock& b, const at::Tensor& flat) {
-    flat.copy_(b.of_matrix(whole[i][0]));
-  });
-  sent = comm::all_to_all_rows(back, in, out, group);
+  comm::all_to_all_rows_into(owned, sent, out, in, group).wait();
+  const auto places = places_of(matrices, here),
+             returned = planted("muon_updates_return_to_other_ranks")
+                            ? places_of(matrices, here, true)
+                            : places;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    if (matrices[i].owner != here) continue;
+    const at::Tensor whole = at::empty({1, matrices[i].rows, matrices[i].columns}, options);
+    for (const Place& p : places[i]) p.block->of_matrix(whole[0]).copy_(p.of(owned));
+    update(whole);
+    for (const Place& p : returned[i]) p.of(owned).copy_(p.block->of_matrix(whole[0]));
+  }
+  comm::all_to_all_rows_into(sent, owned, in, out, group).wait();
   for_own_blocks(sent, [](const at::Tensor& own, const at::Tensor& flat) { own.copy_(flat); });
 }
 

@@ -8,6 +8,7 @@
 #include "pentatron/optim/matrices.h"
 #include "pentatron/optim/matrix_grid.h"
 #include "pentatron/optim/newton_schulz.h"
+#include "pentatron/optim/remainder.h"
 #include "pentatron/optim/rules.h"
 
 namespace pentatron::optim {
@@ -189,7 +190,7 @@ class Muon final : public Rule {
       apply(part.master.narrow(0, piece.begin, piece.size), updates[i].value.flatten(),
             1 - how.lr * how.weight_decay, how.lr);
     }
-    if (part.has_copy()) at::Tensor(part.shard.values).copy_(part.master);
+    if (part.has_copy()) round_master(part.shard.values, part.master);
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "pentatron/base/error.h"
+#include "pentatron/nn/ops/matmul.h"
 
 namespace pentatron::optim {
 
@@ -45,62 +46,30 @@ std::vector<Quintic> polar_express(int64_t steps) {
   return all;
 }
 
-/// beta x + alpha a b, of matrices or of stacks.
-at::Tensor product_added(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b, double beta,
-                         double alpha) {
-  return x.dim() == 2 ? at::addmm(x, a, b, beta, alpha) : at::baddbmm(x, a, b, beta, alpha);
-}
-
-/// Rows of a symmetric product that are computed at once: as few as a product makes good use of.
-/// With fewer than four such blocks whole products are as fast.
-constexpr int64_t kBlock = 128, kFewestBlocks = 4;
-
-/// Whether symmetric products of these rows are computed by halves.
-bool halves(const at::Tensor& a) {
-  return a.is_cpu() && a.size(-2) >= kFewestBlocks * kBlock;
-}
-
-/// alpha a b + beta g of which all three are symmetric, because b is the transpose of a or both are
-/// polynomials of one matrix: only what is on and below the diagonal blocks is computed, about half
-/// of the operations for large matrices on CPUs. Without `g`: a b.
-at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& g = {},
-                             double beta = 0, double alpha = 1) {
-  const int64_t rows = a.size(-2), blocks = rows / kBlock;
-  if (!halves(a)) return g.defined() ? product_added(g, a, b, beta, alpha) : at::matmul(a, b);
+at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   std::vector<int64_t> sizes = a.sizes().vec();
-  sizes.back() = rows;
-  const at::Tensor whole = at::empty(sizes, a.options());
-  for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t begin = rows * i / blocks, end = rows * (i + 1) / blocks;
-    const auto own = [&](const at::Tensor& x) { return x.narrow(-2, begin, end - begin); };
-    const at::Tensor left = own(a), right = b.narrow(-1, 0, end);
-    at::Tensor out = own(whole).narrow(-1, 0, end);
-    if (a.dim() == 3)
-      out.copy_(g.defined() ? at::baddbmm(own(g).narrow(-1, 0, end), left, right, beta, alpha)
-                            : at::bmm(left, right));
-    else if (g.defined())
-      at::addmm_out(out, own(g).narrow(-1, 0, end), left, right, beta, alpha);
-    else
-      at::mm_out(out, left, right);
-    whole.narrow(-2, 0, begin)
-        .narrow(-1, begin, end - begin)
-        .copy_(out.narrow(-1, 0, begin).transpose(-2, -1));
-  }
-  return whole;
+  sizes.back() = b.size(-1);
+  const at::Tensor out = at::empty(sizes, a.options());
+  nn::multiply_into(out, a, b);
+  return out;
+}
+
+/// x + value I, in place.
+const at::Tensor& add_identity(const at::Tensor& x, double value) {
+  x.diagonal(0, -2, -1).add_(value);
+  return x;
 }
 
 /// a I + b g + c g g, of symmetric matrices.
 at::Tensor polynomial(const at::Tensor& g, const Quintic& p) {
-  at::Tensor q = symmetric_product(g, g, g, p[1], p[2]);
-  q.diagonal(0, -2, -1).add_(p[0]);
-  return q;
+  return add_identity(nn::symmetric_product(g, add_identity(g * p[2], p[1])), p[0]);
 }
 
 /// Whether the iteration is to run on x x^T alone: products of rows^3 for those of rows^2 columns.
 bool pays_to_iterate_on_squares(const at::Tensor& x, size_t steps) {
   const auto r = static_cast<double>(x.size(-2)), c = static_cast<double>(x.size(-1));
   const auto n = static_cast<double>(steps);
-  const double symmetric = halves(x) ? 0.5 : 1; // the operations of such a product
+  const double symmetric = x.is_cpu() ? 0.5 : 1; // the operations of such a product
   return (1 + symmetric) * c + (4 * n - 3) * symmetric * r <
          n * ((1 + symmetric) * c + symmetric * r);
 }
@@ -130,20 +99,18 @@ at::Tensor orthogonalized(const at::Tensor& input, const std::vector<Quintic>& p
   x = x / norm.clamp_min(eps);
   // In bf16 what is small beside the largest singular value would vanish in the square.
   if (x.scalar_type() == at::kBFloat16 || !pays_to_iterate_on_squares(x, polynomials.size())) {
-    for (const auto& [a, b, c] : polynomials) {
-      const at::Tensor g = symmetric_product(x, x.transpose(-2, -1));
-      x = product_added(x, symmetric_product(g, g, g, b, c), x, a, 1);
-    }
+    for (const Quintic& p : polynomials)
+      x = product(polynomial(nn::symmetric_product(x, x.transpose(-2, -1)), p), x);
     return x.view(input.sizes());
   }
   // x_k = q_k x, and q_k commutes with g = x x^T: x_k x_k^T = q_k^2 g.
-  at::Tensor g = symmetric_product(x, x.transpose(-2, -1)), q;
+  at::Tensor g = nn::symmetric_product(x, x.transpose(-2, -1)), q;
   for (size_t k = 0; k < polynomials.size(); ++k) {
     const at::Tensor p = polynomial(g, polynomials[k]);
-    q = k == 0 ? p : symmetric_product(p, q);
-    if (k + 1 < polynomials.size()) g = symmetric_product(symmetric_product(p, g), p);
+    q = k == 0 ? p : nn::symmetric_product(p, q);
+    if (k + 1 < polynomials.size()) g = nn::symmetric_product(nn::symmetric_product(p, g), p);
   }
-  return at::matmul(q, x).view(input.sizes());
+  return product(q, x).view(input.sizes());
 }
 
 } // namespace pentatron::optim

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
@@ -279,7 +278,7 @@ std::vector<Optimizer::Run> Optimizer::runs_of(const State& state) const {
     const int64_t first_step = found == first_steps_.end() ? 0 : found->second;
     const auto fits = [&](const Run& run) {
       return piece.begin == end && run.factors == factors && run.first_step == first_step &&
-             (!state.rule->needs_whole() || run.range.size < kBatch);
+             (!state.rule->needs_whole() || run.range.size + piece.size <= kBatch);
     };
     if (runs.empty() || !fits(runs.back()))
       runs.push_back(
@@ -372,7 +371,8 @@ void Optimizer::scale(const ShardState& part, const Run& run, int64_t begin) con
       if (from >= to) continue;
       part.master.narrow(0, from, to - from).mul_(range.factor);
       if (part.has_copy())
-        part.shard.values.narrow(0, from, to - from).copy_(part.master.narrow(0, from, to - from));
+        round_master(part.shard.values.narrow(0, from, to - from),
+                     part.master.narrow(0, from, to - from));
     }
   }
 }

@@ -237,9 +237,7 @@ struct OptimizerConfig {
             .on_resume(config::OnResume::kTold),
         field("store_param_remainders", &C::store_param_remainders,
               "instead of a copy of the master weights, store the 16 bits of each fp32 master "
-              "weight that its bf16 weight lacks; a master weight halfway between two bf16 numbers "
-              "is then rounded away from zero")
-            .on_resume(config::OnResume::kState),
+              "weight that its bf16 weight lacks; the run stays the same"),
         field("ema_decay", &C::ema_decay,
               "decay rate of a running mean of the weights, stored in fp32: mean = ema_decay mean "
               "+ (1 - ema_decay) weights after each update; 0: no running mean")

@@ -104,4 +104,13 @@ double state_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at:
 /// Of these, the bytes that are kept in vectors of the elements: what AwayState moves.
 double vector_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype);
 
+/// What a rule that needs whole parameters holds while it updates a batch of them
+/// (AwayState::kWholePart), in bytes: `batch` for each element of the batch, and `working` for one
+/// parameter.
+struct UpdateBytes {
+  double batch = 0, working = 0;
+};
+UpdateBytes update_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec,
+                         at::ScalarType dtype, const nn::Coordinates& where = {});
+
 } // namespace pentatron::optim

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "pentatron/base/error.h"
 #include "pentatron/optim/matrix_grid.h"
 
@@ -108,6 +110,38 @@ double vector_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec,
     if (state.extent == RuleState::Extent::kElements)
       bytes += static_cast<double>(c10::elementSize(state.dtype));
   return bytes;
+}
+
+UpdateBytes update_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec,
+                         at::ScalarType dtype, const nn::Coordinates& where) {
+  const std::string name = rule_name(config, spec);
+  if (!make_rule(config, name)->needs_whole()) return {};
+  const auto acc = static_cast<double>(c10::elementSize(nn::acc_dtype(dtype)));
+  double count = 1;
+  for (const int64_t n : nn::local_shape(spec, where)) count *= static_cast<double>(n);
+  const bool adaptive = name == config::to_string(OptimizerKind::kAdaptiveMuon);
+  if (!adaptive && name != config::to_string(OptimizerKind::kMuon)) // scaled gradients and squares
+    return {.batch = acc, .working = 2 * acc * count};
+  const double element = config.muon_bf16 ? 2 : acc;
+  const nn::Param param(spec, nn::Init::constant(0), dtype, where);
+  const bool exchanged =
+      !split_axis(param).empty() && config.muon_tp_mode != MuonTensorMode::kBlockwise;
+  nn::Coordinates own = where;
+  if (exchanged) own.erase(split_axis(param));
+  // Of the largest matrix, or stack of them: x, the next x or the normalized one, and squares.
+  double most = 0;
+  const std::vector<int64_t> shape = nn::local_shape(spec, own);
+  const auto columns = static_cast<double>(shape.back());
+  for (const RowInterval& part : rows_of_matrices(spec, own, config.muon_split_qkv)) {
+    const auto rows = static_cast<double>(part.size);
+    const double stack = spec.stacked_dims > 0 && !exchanged ? static_cast<double>(shape[0]) : 1;
+    const double least = std::min(rows, columns);
+    most = std::max(most, stack * (std::max(rows * columns + 4 * least * least,
+                                            2 * rows * columns + least * least) +
+                                   (exchanged ? rows * columns : 0)));
+  }
+  return {.batch = element * (exchanged ? 3 : 1) + (adaptive && element < acc ? acc : 0),
+          .working = element * most};
 }
 
 double state_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype,

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/comm/rank_groups.h"
 #include "pentatron/parallel/context/zigzag.h"
 
 namespace pentatron::parallelize {
@@ -14,6 +15,29 @@ namespace {
 
 constexpr const char *kContextKey = "parallel.context_parallel_size",
                      *kContextComm = "parallel.cp_comm_type";
+
+/// Whether experts and dense layers have the same pipeline ranks.
+void check_order(const ParallelConfig& parallel, int world_size, config::Violations& violations) {
+  const auto tp = static_cast<int>(parallel.tensor_model_parallel_size),
+             cp = static_cast<int>(parallel.context_parallel_size),
+             pp = static_cast<int>(parallel.pipeline_model_parallel_size);
+  const comm::AxisSizes sizes = {
+      {"tp", tp}, {"cp", cp}, {"pp", pp}, {"dp", world_size / (tp * cp * pp)}};
+  try {
+    comm::expert_axes(sizes, rank_order(parallel),
+                      static_cast<int>(parallel.expert_model_parallel_size),
+                      static_cast<int>(expert_tensor_size(parallel)));
+  } catch (const ConfigError&) {
+    violations.add(
+        "parallel.use_tp_pp_dp_mapping",
+        fmt::format("parallel.use_tp_pp_dp_mapping=true with "
+                    "parallel.context_parallel_size={} and "
+                    "parallel.expert_model_parallel_size={} would give experts and dense "
+                    "layers different pipeline ranks",
+                    cp, parallel.expert_model_parallel_size),
+        "parallel.use_tp_pp_dp_mapping=false");
+  }
+}
 
 void check_experts(const ParallelConfig& parallel, const parallel::DdpConfig& ddp,
                    const models::ModelConfig& model, int world_size,
@@ -50,6 +74,10 @@ void check_experts(const ParallelConfig& parallel, const parallel::DdpConfig& dd
             "{}={} x {}={} x {} pipeline ranks needs a multiple of {} ranks, but the run has {}",
             ep_key, ep, etp_key, etp, pp, etp * ep * pp, world_size),
         fmt::format("--ranks {}", (world_size / (etp * ep * pp) + 1) * etp * ep * pp));
+  else if (const int64_t model_ranks =
+               parallel.tensor_model_parallel_size * parallel.context_parallel_size * pp;
+           world_size % model_ranks == 0)
+    check_order(parallel, world_size, violations);
   const int edp = expert_data_size(parallel, world_size);
   if (const int64_t n = ddp.num_distributed_optimizer_instances; edp % n != 0)
     violations.add(

@@ -63,8 +63,8 @@ void limit_backward(models::Model& model, const comm::Group& pp) {
   const int64_t segments = model.spec().num_segments();
   const at::Tensor trains = at::zeros({segments}, at::kLong);
   for (const nn::Param& param : model.params())
-    for (const int64_t unit : param.units())
-      if (param.trainable) trains[unit] = 1;
+    for (const int64_t segment : param.segments())
+      if (param.trainable) trains[segment] = 1;
   comm::all_reduce_(trains, comm::ReduceOp::kMax, pp);
   const int64_t* const first = trains.const_data_ptr<int64_t>();
   model.limit_backward(std::vector<bool>(first, first + segments));
@@ -168,6 +168,10 @@ int data_parallel_size(const ParallelConfig& parallel, int world_size) {
   return static_cast<int>(std::max<int64_t>(1, world_size / std::max<int64_t>(1, model_ranks)));
 }
 
+const char* rank_order(const ParallelConfig& parallel) {
+  return parallel.use_tp_pp_dp_mapping ? "tp-cp-ep-pp-dp" : "tp-cp-ep-dp-pp";
+}
+
 int expert_tensor_size(const ParallelConfig& parallel) {
   return static_cast<int>(
       parallel.expert_tensor_parallel_size.value_or(parallel.tensor_model_parallel_size));
@@ -260,7 +264,7 @@ comm::ParallelGroups make_groups(const comm::Group& world, const ParallelConfig&
            .pp = static_cast<int>(parallel.pipeline_model_parallel_size),
            .ep = static_cast<int>(parallel.expert_model_parallel_size),
            .etp = expert_tensor_size(parallel),
-           .order = parallel.use_tp_pp_dp_mapping ? "tp-cp-ep-pp-dp" : "tp-cp-ep-dp-pp"},
+           .order = rank_order(parallel)},
           needed_groups(parallel, ddp, model, plan, world.size())};
 }
 

@@ -56,6 +56,8 @@ void check_parallel(const ParallelConfig& parallel, const parallel::DdpConfig& d
 int data_parallel_size(const ParallelConfig& parallel, int world_size);
 /// Tensor ranks of an expert.
 int expert_tensor_size(const ParallelConfig& parallel);
+/// The order of axes in which ranks are numbered.
+const char* rank_order(const ParallelConfig& parallel);
 /// Ranks that hold the same experts.
 int expert_data_size(const ParallelConfig& parallel, int world_size);
 

@@ -1,7 +1,6 @@
 #include "pentatron/plot/loss_plot.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 
 #include "pentatron/plot/canvas.h"

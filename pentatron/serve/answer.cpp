@@ -102,8 +102,17 @@ class Answer::Choice final : public TextSink {
                 .bytes = answer_.bytes_of(scored.token),
                 .first = first,
                 .offset = offset_};
-    if (!answer_.tokenizer_.is_special(scored.token)) offset_ += entry.bytes.size();
+    // The text of a prompt may have special tokens; new ones are not shown.
+    if (!answer_.tokenizer_.is_special(scored.token) || is_written_in_prompt(entry))
+      offset_ += entry.bytes.size();
     entries_.push_back(std::move(entry));
+  }
+
+  bool is_written_in_prompt(const Entry& special) const {
+    return answer_.request_.echo && written_ == 0 &&
+           std::string_view(prompt_.text)
+               .substr(std::min(special.offset, prompt_.text.size()))
+               .starts_with(special.bytes);
   }
 
   /// New text, with the entries that were not sent yet.

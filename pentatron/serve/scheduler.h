@@ -47,7 +47,6 @@ class Scheduler {
   /// Looks at the cancelled flags soon. From any thread.
   void wake();
   /// What the queue has room for.
-  int64_t queue_limit() const { return options_.queue; }
 
   /// Runs passes on the calling thread until `asked_to_stop` (asked every 0.1 s and pass) is true;
   /// then takes no more jobs, finishes those that run or wait within the time limit, fails the

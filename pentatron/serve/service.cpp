@@ -1,6 +1,7 @@
 #include "pentatron/serve/service.h"
 
 #include <algorithm>
+#include <cctype>
 #include <ctime>
 #include <random>
 #include <utility>
@@ -21,6 +22,17 @@ uint64_t random_number() {
 
 constexpr std::string_view kModelsPath = "/v1/models/";
 constexpr const char* kStopping = "the server is stopping";
+
+/// Whether a Content-Type is JSON, of any case and with any parameters.
+bool is_json(std::string_view type) {
+  constexpr std::string_view kJson = "application/json";
+  const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
+  if (type.size() < kJson.size() || !std::equal(kJson.begin(), kJson.end(), type.begin(),
+                                                [&](char b, char a) { return same(a, b); }))
+    return false;
+  type.remove_prefix(kJson.size());
+  return type.empty() || std::string_view(" \t;").find(type.front()) != std::string_view::npos;
+}
 
 struct Route {
   std::string_view path, method;
@@ -150,7 +162,7 @@ PromptText Service::plain_prompt(const PromptInput& input) const {
     prompt.text = tokenizer_.decode(*ids);
   } else {
     prompt.text = std::get<std::string>(input);
-    prompt.tokens = generate::prompt_tokens(tokenizer_, prompt.text);
+    prompt.tokens = generate::prompt_tokens(tokenizer_, prompt.text, options_.bos);
     if (prompt.tokens.empty())
       throw ApiError(400, "prompt is empty, and the tokenizer has no token to start a text with",
                      "prompt");
@@ -242,8 +254,7 @@ void Service::complete(const http::Request& request, Endpoint endpoint,
                        const std::shared_ptr<http::Exchange>& exchange) {
   if (stopping_) throw ApiError(503, kStopping);
   const std::string_view type = request.header("content-type");
-  if (!type.starts_with("application/json"))
-    throw ApiError(415, "the Content-Type of a request must be application/json");
+  if (!is_json(type)) throw ApiError(415, "the Content-Type of a request must be application/json");
   CompletionRequest parsed = parse_request(request.body, endpoint, options_.limits);
   const int64_t variant = variant_of(parsed.model);
   const std::vector<std::string>& stops = options_.chats[static_cast<size_t>(variant)].stops;

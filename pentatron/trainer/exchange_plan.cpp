@@ -51,7 +51,7 @@ std::vector<bool> backward_of(const Config& config) {
   std::vector<bool> trained(segments, false), backward(segments);
   for (const nn::Param& param : model->params())
     if (trains(config, param))
-      for (const int64_t unit : param.units()) trained[static_cast<size_t>(unit)] = true;
+      for (const int64_t segment : param.segments()) trained[static_cast<size_t>(segment)] = true;
   model->limit_backward(trained);
   for (size_t i = 0; i < segments; ++i) backward[i] = model->has_backward(static_cast<int64_t>(i));
   return backward;

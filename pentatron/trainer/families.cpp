@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/base/format.h"
 #include "pentatron/base/nearest.h"
 #include "pentatron/base/text.h"
 #include "pentatron/config/config.h"
@@ -135,7 +136,8 @@ std::string describe_updates(const std::vector<nn::Shard>& shards) {
     elements += shard.values.numel();
     ++parts;
   }
-  return fmt::format("this rank updates {} elements in {} parts", elements, parts);
+  return fmt::format("this rank updates {} in {}", counted(elements, "element"),
+                     counted(parts, "part"));
 }
 
 void plan_families(nn::ParamList& params, const Config& config, at::Device device) {

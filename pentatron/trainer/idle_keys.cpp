@@ -197,7 +197,8 @@ IdleKeys of_ranks(const Config& config, int world_size) {
       {"comm_overlap", "tp", c.tensor_model_parallel_size == 1,
        "there is only one tensor-parallel rank"},
       {"ddp", "overlap_", one_replica, replica},
-      {"ddp", "grad_reduce_in_fp32", one_replica, replica},
+      {"ddp", "grad_reduce_in_fp32",
+       one_replica && config.mixed_precision.recipe == PrecisionRecipe::kNone, replica},
       {"ddp", "grad_reduce_in_fp32", wide,
        fmt::format("dtype={} is the data type of all gradients", config::to_string(config.dtype))}};
 }

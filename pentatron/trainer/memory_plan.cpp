@@ -7,6 +7,7 @@
 #include "pentatron/models/parts.h"
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/parallel/context/zigzag.h"
+#include "pentatron/parallel/ddp/reduction.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/model_anatomy.h"
@@ -156,9 +157,9 @@ class Planner {
   using Family = Elements Parameters::*;
 
   /// Adds what the rank keeps of a family that so many ranks hold: a share from the stage of ZeRO
-  /// on that splits it, and what is whole for a while. Values and gradients of a unit are whole
+  /// on that splits it, and what is whole for a while. Values and gradients of a segment are whole
   /// while they are used, with overlap beside those of the next one. Gradients of a parameter that
-  /// several units read are whole until the last of them; where weight gradients are deferred,
+  /// several segments read are whole until the last of them; where weight gradients are deferred,
   /// those of a stage are.
   void add_family(RankMemory& m, int rank, Family family, const Parameters& all_own,
                   const Parameters& all_trained, int replicas) const {
@@ -175,9 +176,16 @@ class Planner {
     m.weights += types_.element * (share(own.count - codes, 3) + share(codes, 1)) + share(codes, 3);
     m.gradients += types_.acc * share(trained.count, 2);
     m.optimizer += share(trained.state, 1);
+    if (trained.largest > 0) m.update = std::max(m.update, update(rank, trained, zero, shards));
+    if (zero < 2 && replicas > 1 && !c_.ddp.grad_reduce_in_fp32 && types_.element < types_.acc) {
+      const double at_once =
+          parallel::Reducer::kCopiesUnderWay * static_cast<double>(c_.ddp.bucket_size);
+      m.gradients += types_.element * std::min(trained.count, at_once);
+    }
     if (c_.offload.optimizer) m.disk += c_.offload.optimizer_fraction * share(trained.vectors, 1);
     if (zero >= 2) {
-      const Units gradients = units(rank, family, [](const Elements& e) { return e.count; });
+      const Whole gradients =
+          whole_at_once(rank, family, [](const Elements& e) { return e.count; });
       const double two = c_.ddp.overlap_grad_reduce ? 1 : 0;
       m.gradients +=
           types_.acc * (defers() ? trained.count * largest_stage(rank) * (1 + two)
@@ -185,36 +193,57 @@ class Planner {
                                                                two * gradients.layer));
     }
     if (zero < 3) return;
-    const Units values = units(rank, family, [&](const Elements& e) {
+    const Whole values = whole_at_once(rank, family, [&](const Elements& e) {
       const double coded = sends_codes(c_) ? e.linear : 0;
       return types_.element * (e.count - coded) + coded;
     });
-    // The memory of a shared parameter serves layers, too. Passes that take turns have units each.
+    // The memory of a shared parameter serves layers, too. Passes that take turns have segments
+    // each.
     const double passes = c_.comm_overlap.moe_expert_parallel ? 2 : 1;
     m.weights += std::min(types_.element * own.count + values.shared,
                           std::max(passes * values.largest, values.shared) + values.shared +
                               (c_.ddp.overlap_param_gather ? passes * values.layer : 0));
   }
 
-  /// What several units of the rank read, and the largest of the others and of the layers.
-  struct Units {
+  /// Temporaries of the batch of parameters that needs most.
+  double update(int rank, const Elements& trained, int64_t zero, double shards) const {
+    double all = trained.whole_count / (zero > 0 ? shards : 1);
+    if (zero >= 2) // whose buckets are of one segment
+      all = std::min(all, trained.whole_count * largest_segment(rank) / shards);
+    const double batch =
+        std::max(trained.largest, std::min(all, static_cast<double>(optim::AwayState::kWholePart)));
+    const optim::UpdateBytes& bytes = trained.update;
+    return batch * bytes.batch + bytes.working;
+  }
+  /// Of the rank's elements.
+  double largest_segment(int rank) const {
+    double most = 0;
+    const Held here = held(rank);
+    for (const auto& [kind, count] : here)
+      if (count > 0) most = std::max(most, anatomy_.kinds.at(kind).parameters.all().whole_count);
+    const double all = parameters_of(anatomy_, here).all().whole_count;
+    return all > 0 ? std::min(1.0, most / all) : 1;
+  }
+
+  /// What several segments of the rank read, and the largest of the others and of the layers.
+  struct Whole {
     double shared = 0, largest = 0, layer = 0;
   };
-  Units units(int rank, Family family, const auto& size) const {
-    Units units;
+  Whole whole_at_once(int rank, Family family, const auto& size) const {
+    Whole most;
     const Held here = held(rank);
     for (const auto& [kind, count] : here) {
       if (count <= 0) continue;
       Parameters own = anatomy_.kinds.at(kind).parameters;
       for (const SharedParameter& one : anatomy_.shared)
         own.add(one.parameter, -static_cast<double>(std::ranges::count(one.kinds, kind)));
-      units.largest = std::max(units.largest, size(own.*family));
-      if (anatomy_.kinds.at(kind).is_layer) units.layer = std::max(units.layer, size(own.*family));
+      most.largest = std::max(most.largest, size(own.*family));
+      if (anatomy_.kinds.at(kind).is_layer) most.layer = std::max(most.layer, size(own.*family));
     }
     for (const SharedParameter& one : anatomy_.shared)
       if (std::ranges::any_of(one.kinds, [&](int kind) { return here.contains(kind); }))
-        units.shared += size(one.parameter.*family);
-    return units;
+        most.shared += size(one.parameter.*family);
+    return most;
   }
 
   /// Of the rank's elements.

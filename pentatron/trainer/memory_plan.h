@@ -22,12 +22,13 @@ struct RankMemory {
   double activations = 0; ///< kept for backward, plus temporaries of one layer's backward
   double loss = 0;        ///< a chunk of logits and its gradient
   double data = 0;        ///< batches that are prepared
+  double update = 0;      ///< temporaries of an update
   double saving = 0;      ///< copies of checkpoint.async_save
   double disk = 0;        ///< what left by offload.optimizer; no memory
 
   double total() const { // there are no activations during an update
-    return weights + gradients + optimizer - window + std::max(activations + loss, window) + data +
-           saving;
+    return weights + gradients + optimizer - window +
+           std::max(activations + loss, window + update) + data + saving;
   }
 };
 

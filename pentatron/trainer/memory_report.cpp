@@ -38,7 +38,7 @@ std::vector<PartOfMemory> parts_of_memory(const RankMemory& plan,
           {"activations", of(C::kActivations), plan.activations},
           {"temporaries", of(C::kWorkspace), plan.loss},
           {"data", of(C::kData), plan.data},
-          {"other", of(C::kOther), plan.saving}};
+          {"other", of(C::kOther), plan.saving + plan.update}};
 }
 
 /// The peaks of this rank: of each category, and of their sum.

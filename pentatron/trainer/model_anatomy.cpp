@@ -34,14 +34,16 @@ Parameters local_part(const nn::Param& param, const nn::Coordinates& where, cons
   const double vectors = count * optim::vector_bytes(run.optimizer, param.spec(), dtype);
   const bool whole =
       optim::make_rule(run.optimizer, optim::rule_name(run.optimizer, param.spec()))->needs_whole();
-  const Elements elements = {.count = count,
-                             .state = count *
-                                      optim::state_bytes(run.optimizer, param.spec(), dtype, where),
-                             .padding = count - real_elements(param.spec(), where),
-                             .vectors = vectors,
-                             .whole = whole ? vectors : 0,
-                             .whole_count = whole ? count : 0,
-                             .linear = param.linear ? count : 0};
+  const Elements elements = {
+      .count = count,
+      .state = count * optim::state_bytes(run.optimizer, param.spec(), dtype, where),
+      .padding = count - real_elements(param.spec(), where),
+      .vectors = vectors,
+      .whole = whole ? vectors : 0,
+      .whole_count = whole ? count : 0,
+      .linear = param.linear ? count : 0,
+      .largest = whole ? count : 0,
+      .update = optim::update_bytes(run.optimizer, param.spec(), dtype, where)};
   if (param.group == nn::ReductionGroup::kExpert) return {.dense = {}, .experts = elements};
   return {.dense = elements, .experts = {}};
 }
@@ -165,8 +167,8 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   for (const nn::Param& param : model->params()) {
     const Parameters part = local_part(param, where, run);
     SharedParameter shared{.parameter = part, .kinds = {}};
-    for (const int64_t unit : param.units()) {
-      shared.kinds.push_back(spec.segments[static_cast<size_t>(unit)].kind);
+    for (const int64_t segment : param.segments()) {
+      shared.kinds.push_back(spec.segments[static_cast<size_t>(segment)].kind);
       anatomy.kinds[shared.kinds.back()].parameters.add(part, 1);
       if (param.adapter)
         anatomy.kinds[shared.kinds.back()].saved += types.element * saved_by_adapter(param, small);
@@ -207,11 +209,11 @@ std::vector<Frozen> frozen_parts(const Config& config, const parallelize::Pipeli
   std::vector<bool> trains(segments.size(), false);
   for (const nn::Param& param : model->params()) {
     if (pentatron::trainer::trains(config, param)) {
-      for (const int64_t unit : param.units()) trains[static_cast<size_t>(unit)] = true;
+      for (const int64_t segment : param.segments()) trains[static_cast<size_t>(segment)] = true;
       continue;
     }
     const Parameters part = local_part(param, where, config);
-    for (const int rank : plan.ranks_of(param.units())) {
+    for (const int rank : plan.ranks_of(param.segments())) {
       Frozen& own = frozen[static_cast<size_t>(rank)];
       own.parameters.add(part, 1);
       if (!is_int8(config, param)) continue;

@@ -3,11 +3,13 @@
 /// layers. Numbers are doubles: a configuration can ask for more than 64 bits count.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
 #include "pentatron/models/model.h"
 #include "pentatron/nn/shard_spec.h"
+#include "pentatron/optim/rule.h"
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/config.h"
 
@@ -30,7 +32,9 @@ struct Elements {
   double vectors = 0; ///< bytes that offload.optimizer can move; of these
   double whole = 0;   ///< by rules that need whole parameters
   double whole_count = 0;
-  double linear = 0; ///< of weights of linear layers
+  double linear = 0;              ///< of weights of linear layers
+  double largest = 0;             ///< elements of the largest parameter of whole_count
+  optim::UpdateBytes update = {}; ///< the most of each
 
   double real() const { return count - padding; }
   void add(const Elements& more, double times) {
@@ -41,6 +45,10 @@ struct Elements {
     whole += times * more.whole;
     whole_count += times * more.whole_count;
     linear += times * more.linear;
+    if (times <= 0) return;
+    largest = std::max(largest, more.largest);
+    update = {.batch = std::max(update.batch, more.update.batch),
+              .working = std::max(update.working, more.update.working)};
   }
 };
 

@@ -90,6 +90,12 @@ std::vector<std::string> notices(const Config& config, int world_size, bool has_
       !model.moe_router_pre_softmax)
     add("model.moe_router_topk=1: the softmax of one selected expert is always 1, so the loss does "
         "not train the router\n  try: model.moe_router_pre_softmax=true");
+  if (model.num_moe_experts.value_or(1) > 1 && model.moe_router_topk == 1 &&
+      model.normalizes_topk())
+    add("model.moe_router_norm_topk_prob=true with model.moe_router_topk=1: the score of one "
+        "selected "
+        "expert divided by itself is always 1, so the loss does not train the router\n  try: "
+        "model.moe_router_norm_topk_prob=false");
   const int dp = parallelize::data_parallel_size(config.parallel, world_size);
   const int64_t cp = config.parallel.context_parallel_size;
   if (config.ddp.zero_stage > 0 && dp * cp == 1)

@@ -8,7 +8,6 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/free_disk.h"
-#include "pentatron/models/param_specs.h"
 #include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {

@@ -127,6 +127,7 @@ void apply_recipe(PrecisionRecipe recipe, Config& config) {
     c.fp8_recipe = entry.fp8_recipe;
     c.fp4 = entry.fp4;
     c.first_last_layers_bf16 = entry.first_last_layers_bf16;
+    config.ddp.grad_reduce_in_fp32 = entry.dtype != Precision::kFp16;
     if (entry.fp8_recipe != Fp8Recipe::kDelayed) continue;
     c.fp8_amax_history_len = 1024;
     c.fp8_amax_compute_algo = AmaxAlgorithm::kMax;
@@ -240,7 +241,7 @@ void plan_precision(nn::ParamList& params, const Config& config, at::Device devi
   if (device.is_cuda()) check_gpu(config, device);
   const std::vector<bool> quantised = quantised_segments(config);
   for (nn::Param& param : params) {
-    if (!param.linear || !quantised[static_cast<size_t>(param.units().front())]) continue;
+    if (!param.linear || !quantised[static_cast<size_t>(param.segments().front())]) continue;
     param.low_precision = low_precision(config.mixed_precision);
     param.low_precision->scaled_products = device.is_cuda();
     if (device.is_cuda()) check_scaled_products(param, config);
@@ -257,6 +258,10 @@ std::string precision_of_one_layout(const Config& config) {
   if (c.fp8 == Fp8Format::kNone) return {};
   const std::string key =
       fmt::format("mixed_precision.fp8_recipe={}", config::to_string(c.fp8_recipe));
+  // The gradients of keys and values are quantised before they are summed over these ranks.
+  if (!config.model.multi_latent_attention &&
+      config.model.query_groups() < config.parallel.tensor_model_parallel_size)
+    return key + " of key-value heads that several ranks share";
   if (c.fp8_recipe == Fp8Recipe::kDelayed) return {}; // scales are of all ranks
   if (c.fp8_recipe == Fp8Recipe::kTensorwise) return key;
   // Which tokens of an expert share a block depends on where they come from.

@@ -87,6 +87,20 @@ int64_t most_layers_of_a_stage(const Config& config) {
   return most;
 }
 
+/// Those of `parts` that layers of the model have.
+static std::vector<nn::Part> parts_there(const models::ModelConfig& model,
+                                         std::vector<nn::Part> parts) {
+  using nn::Part;
+  const bool experts = model.num_moe_experts.has_value();
+  std::erase_if(parts, [&](Part part) {
+    return part == Part::kMlaUpProj                             ? !model.multi_latent_attention
+           : part == Part::kMoe || part == Part::kMoeActivation ? !experts
+           : part == Part::kSharedExperts ? !model.moe_shared_expert_intermediate_size
+                                          : false;
+  });
+  return parts;
+}
+
 RecomputeChoice choose_recomputation(Config& config, int world_size, const LocalRanks& here,
                                      std::optional<int64_t> free_bytes) {
   if (config.train.recompute != Recompute::kAuto) return {};
@@ -113,7 +127,8 @@ RecomputeChoice choose_recomputation(Config& config, int world_size, const Local
   if (choices.front().bytes > room) {
     train.recompute = Recompute::kSelective;
     for (const std::vector<nn::Part>& parts : sets_of_parts()) {
-      train.recompute_modules = parts;
+      train.recompute_modules = parts_there(config.model, parts);
+      if (train.recompute_modules.empty()) continue;
       choices.push_back(weigh(train));
     }
     train.recompute_modules = TrainConfig{}.recompute_modules;
@@ -206,17 +221,7 @@ void check_recomputation(const TrainConfig& train, const models::ModelConfig& mo
   if (train.recompute != Recompute::kSelective)
     return useless("recompute_modules", names(train.recompute_modules), "selective",
                    names(defaults.recompute_modules));
-  const bool experts = model.num_moe_experts.has_value();
-  std::vector<nn::Part> there;
-  for (const nn::Part part : train.recompute_modules) {
-    using nn::Part;
-    const bool has = part == Part::kMlaUpProj ? model.multi_latent_attention
-                     : part == Part::kMoe || part == Part::kMoeActivation ? experts
-                     : part == Part::kSharedExperts
-                         ? model.moe_shared_expert_intermediate_size.has_value()
-                         : true;
-    if (has) there.push_back(part);
-  }
+  const std::vector<nn::Part> there = parts_there(model, train.recompute_modules);
   if (there.size() == train.recompute_modules.size() && !there.empty()) return;
   violations.add("train.recompute_modules",
                  fmt::format("train.recompute_modules={} {}", names(train.recompute_modules),

@@ -45,6 +45,7 @@ void load_weights(const std::string& where, const parallelize::TrainingModel& mo
                   const Config& config, const comm::Group& world, checkpoint::AdapterBase* base) {
   const comm::LongWork work(world, "reading " + where);
   const auto source = checkpoint::open_model(where);
+  source->on_progress([&] { work.progress(); });
   if (base != nullptr && !base->digest.empty())
     checkpoint::check_base(*source, *base,
                            loads_own(config.checkpoint) ? config.checkpoint.save
@@ -55,10 +56,7 @@ void load_weights(const std::string& where, const parallelize::TrainingModel& mo
     log::shared_warning("{} has no {} of this model: training starts with new values", where,
                         fmt::join(fresh, ", "));
   const auto write = [&](const std::function<void(nn::Param&)>& fill) {
-    model.store->write_values([&](nn::Param& param) {
-      fill(param);
-      work.progress();
-    });
+    model.store->write_values(fill);
   };
   source->load(model.model->params(), write, config.checkpoint.strictness);
   if (base != nullptr) *base = {.model = where, .digest = checkpoint::model_digest(*source)};

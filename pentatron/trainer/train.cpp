@@ -21,7 +21,6 @@
 #include "pentatron/data/data_files.h"
 #include "pentatron/data/entropy.h"
 #include "pentatron/data/loader.h"
-#include "pentatron/models/param_specs.h"
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/delayed_scales.h"
@@ -325,8 +324,15 @@ std::vector<checkpoint::SaveEvent> Trainer::State::save() {
   return saver->save(progress, {*model.store, *optimizer, groups.world(), base.has_value()});
 }
 
-Trainer::Trainer(Config config, const comm::Group& world, std::unique_ptr<RunFolders> folders)
-    : state_(std::make_unique<State>(std::move(config), world, std::move(folders))) {}
+Trainer::Trainer(Config config, const comm::Group& world, std::unique_ptr<RunFolders> folders) {
+  const Config given = config;
+  try {
+    state_ = std::make_unique<State>(std::move(config), world, std::move(folders));
+  } catch (const std::exception& error) {
+    if (is_out_of_memory(error)) raise<Error>("{}", out_of_memory_text(given, world.size()));
+    throw;
+  }
+}
 Trainer::~Trainer() = default;
 
 parallelize::ModelView Trainer::model() {

@@ -454,5 +454,20 @@ TEST(SelectionCacheFile, IsAnotherForOtherVersionsAndThreads) {
   testing::with_threads(threads + 1, [&] { EXPECT_NE(selection_cache_file("1"), file); });
 }
 
+TEST(SelectionCacheFile, TheNewestOnesStay) {
+  const TemporaryFolder folder;
+  const auto name = [&](int i) { return folder.path() / fmt::format("kernels-{}.json", i); };
+  for (int i = 0; i < 30; ++i) {
+    std::ofstream(name(i)) << "{}";
+    fs::last_write_time(name(i), fs::file_time_type::clock::now() - std::chrono::hours(i + 1));
+  }
+  std::ofstream(folder.path() / "kernels.txt") << "mine";
+  const fs::path own = folder.path() / "kernels-own.json";
+  find_selection(own, quick());
+  EXPECT_TRUE(fs::exists(own));
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(fs::exists(name(i)), i < 15) << i;
+  EXPECT_TRUE(fs::exists(folder.path() / "kernels.txt"));
+}
+
 } // namespace
 } // namespace pentatron::kernels

@@ -84,6 +84,43 @@ TEST_P(Matmul, TheFirstWeightGradientDoesNotReadWhatWasThere) {
   }
 }
 
+TEST_P(Matmul, OfMatricesAndStacksInAnyStorage) {
+  const auto [m, k, n] = shape();
+  const auto stored = [&](int64_t rows, int64_t columns, int how, uint64_t seed) {
+    const at::Tensor wide = randn({3, rows, columns + 5}, seed).to(dtype());
+    if (how == 0) return wide.narrow(2, 2, columns);
+    const at::Tensor tall = randn({3, columns, rows}, seed).to(dtype()).transpose(1, 2);
+    return how == 1 ? tall
+                    : wide.slice(2, 0, 2 * columns, 2).repeat({1, 1, 3}).narrow(2, 0, columns);
+  };
+  for (int how = 0; how < 9; ++how) {
+    const at::Tensor a = stored(m, k, how % 3, 1), b = stored(k, n, how / 3, 2);
+    const at::Tensor c = a.to(at::kDouble).matmul(b.to(at::kDouble));
+    const at::Tensor out = randn({3, m, n + 3}, 3).to(dtype()), kept = out.clone();
+    multiply_into(out.narrow(2, 0, n), a, b);
+    EXPECT_LT(relative_error(out.narrow(2, 0, n), c), rounding()) << how;
+    EXPECT_TRUE(at::equal(out.narrow(2, n, 3), kept.narrow(2, n, 3))) << how;
+    multiply_into(out[1].narrow(1, 0, n), a[2], b[0]);
+    EXPECT_LT(
+        relative_error(out[1].narrow(1, 0, n), a[2].to(at::kDouble).matmul(b[0].to(at::kDouble))),
+        rounding())
+        << how;
+  }
+}
+
+TEST_P(Matmul, OfWhatIsSymmetric) {
+  const auto [rows, columns, unused] = shape();
+  const at::Tensor x = randn({2, rows, columns}, 1).to(dtype());
+  const at::Tensor g = x.to(at::kDouble).matmul(x.to(at::kDouble).transpose(1, 2));
+  for (const bool turned : {false, true}) {
+    const at::Tensor own = turned ? x.transpose(1, 2).contiguous().transpose(1, 2) : x;
+    const at::Tensor stack = symmetric_product(own, own.transpose(1, 2));
+    EXPECT_LT(relative_error(stack, g), rounding());
+    EXPECT_LT(relative_error(symmetric_product(own[1], own[1].t()), g[1]), rounding());
+    EXPECT_TRUE(dtype() == at::kDouble || at::equal(stack, stack.transpose(1, 2)));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(TypesAndShapes, Matmul,
                          testing::Combine(testing::Values(at::kDouble, at::kFloat, at::kBFloat16,
                                                           at::kHalf),

@@ -72,8 +72,8 @@ class Table final : public Segment {
 /// Writes down what is asked of it.
 class DiaryStore final : public ParamStore {
  public:
-  void acquire(int64_t unit, nn::Pass) override { diary += "+" + std::to_string(unit); }
-  void release(int64_t unit, nn::Pass) override { diary += "-" + std::to_string(unit); }
+  void acquire(int64_t segment, nn::Pass) override { diary += "+" + std::to_string(segment); }
+  void release(int64_t segment, nn::Pass) override { diary += "-" + std::to_string(segment); }
   std::string diary;
 };
 

@@ -15,11 +15,10 @@ using Step = BatchSizeSchedule::Step;
 TEST(BatchSizeSchedule, ReadsTokenThresholds) {
   const auto s = BatchSizeSchedule::by_tokens("0:768 250B:1536", 4096);
   EXPECT_THAT(s.steps(), ElementsAre(Step{0, 768}, Step{250'000'000'000 / 4096, 1536}));
-  EXPECT_EQ(s.at_tokens(0, 4096), 768);
-  EXPECT_EQ(s.at_tokens(249'999'998'975, 4096), 768);
+  EXPECT_EQ(s.at_samples(0), 768);
   EXPECT_EQ(s.at_samples(250'000'000'000 / 4096), 1536);
   EXPECT_EQ(s.at_samples(250'000'000'000 / 4096 - 1), 768);
-  EXPECT_EQ(s.at_tokens(9'000'000'000'000, 4096), 1536);
+  EXPECT_EQ(s.at_samples(9'000'000'000'000 / 4096), 1536);
 }
 
 TEST(BatchSizeSchedule, TakesEverySuffixAndCommas) {

@@ -101,7 +101,7 @@ struct Toy {
     const nn::Scope root(params, at::kDouble, {});
     std::vector<nn::Param*> weights;
     for (size_t i = 0; i < parts().size(); ++i) {
-      weights.push_back(&root.of_unit(static_cast<int64_t>(i))
+      weights.push_back(&root.of_segment(static_cast<int64_t>(i))
                              .param("w" + std::to_string(i),
                                     {.name = {}, .shape = {kHidden, kHidden}},
                                     nn::Init::normal(0.4)));
@@ -119,7 +119,7 @@ struct Toy {
       }
       chunks.emplace_back(
           std::move(segments), toy_spec().flows.size(),
-          nn::ChunkOptions{.first_unit = range.begin, .recompute = {.layers = recompute}});
+          nn::ChunkOptions{.first_segment = range.begin, .recompute = {.layers = recompute}});
       for (int64_t i = range.begin; limited && i < range.end; ++i)
         chunks.back().limit_backward(static_cast<size_t>(i - range.begin),
                                      static_cast<size_t>(i) >= frozen,

@@ -1,6 +1,7 @@
 // The routes over a real socket; passes are made by the test.
 #include "pentatron/serve/service.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/json.h"
+#include "pentatron/data/tokenizer/hugging_face.h"
 #include "tests/serve/http/client.h"
 #include "tests/serve/tiny_server.h"
 
@@ -24,7 +26,10 @@ using ::testing::StartsWith;
 
 class Serves : public ::testing::Test {
  protected:
-  Serves() { server.start(); }
+  explicit Serves(std::shared_ptr<const data::Tokenizer> own = nullptr)
+      : tokenizer(own ? std::move(own) : std::make_shared<data::ByteTokenizer>()) {
+    server.start();
+  }
 
   static std::string request(const std::string& method, const std::string& path,
                              const std::string& body = "") {
@@ -42,13 +47,13 @@ class Serves : public ::testing::Test {
   RankedSession session{model, {.texts = 2, .pages = 20}, comm::Group()};
   Metrics metrics;
   Scheduler scheduler{session, {.texts = 2, .pass_tokens = 50}, metrics};
-  data::ByteTokenizer tokenizer;
+  std::shared_ptr<const data::Tokenizer> tokenizer;
   Service service{{.models = {"org/tiny"},
                    .chats = {{}},
                    .context = test::kServedContext,
-                   .num_tokens = 61,
+                   .num_tokens = std::min<int64_t>(61, tokenizer->vocab_size()),
                    .limits = {.vocab_size = 61}},
-                  tokenizer,
+                  *tokenizer,
                   scheduler,
                   metrics};
   http::Server server{
@@ -124,6 +129,69 @@ TEST_F(Serves, ModelsByEncodedNames) {
         << path;
   EXPECT_THAT(once(request("GET", "/v1/models/org%252Ftiny")), StartsWith("HTTP/1.1 404 "));
   EXPECT_THAT(once(request("GET", "/v1/models/%0d%0aX:%20%ff")), StartsWith("HTTP/1.1 404 "));
+}
+
+TEST_F(Serves, JsonOfAnyMediaTypeThatIsJson) {
+  const auto status_of = [&](const std::string& type) {
+    const std::string body = R"({"prompt":[]})";
+    return once(fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: {}"
+                            "\r\nContent-Length: {}\r\n\r\n{}",
+                            type, body.size(), body))
+        .substr(9, 3);
+  };
+  for (const char* type : {"application/json", "Application/JSON", "application/json;charset=utf-8",
+                           "application/json ; charset=utf-8"})
+    EXPECT_EQ(status_of(type), "400") << type << ": the prompt is empty";
+  for (const char* type : {"application/jsonfoo", "text/json", "application/jso"})
+    EXPECT_EQ(status_of(type), "415") << type;
+}
+
+/// Letters, and a special token.
+std::shared_ptr<const data::Tokenizer> letters() {
+  Json json = parse_json(R"({"model": {"type": "BPE", "vocab": {}, "merges": []},
+                             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+                             "decoder": {"type": "ByteLevel"},
+                             "added_tokens": [{"id": 26, "content": "<|im|>", "special": true}]})",
+                         "a tokenizer");
+  for (int i = 0; i < 26; ++i)
+    json["model"]["vocab"][std::string(1, static_cast<char>('a' + i))] = i;
+  return data::tokenizer::make_hugging_face(json, {});
+}
+
+class ServesText : public Serves {
+ protected:
+  ServesText() : Serves(letters()) {}
+};
+
+TEST_F(ServesText, TellsWhereTokensAreInAnEchoedPromptWithSpecialOnes) {
+  for (const char* prompt : {R"("<|im|>ab<|im|>c")", "[26,0,1,26,2]"}) {
+    RawClient client(server.port());
+    client.send(request("POST", "/v1/completions",
+                        fmt::format(R"({{"prompt":{},"max_tokens":1,"temperature":0,"echo":true,)"
+                                    R"("logprobs":1,"ignore_eos":true}})",
+                                    prompt)));
+    while (!scheduler.step()) { // until it has come
+    }
+    while (scheduler.step()) {
+    }
+    const std::string answer = client.read_answer();
+    ASSERT_THAT(answer, StartsWith("HTTP/1.1 200 "));
+    const Json choice =
+        parse_json(answer.substr(answer.find("\r\n\r\n") + 4), "the answer")["choices"][0];
+    const auto text = choice["text"].get<std::string>();
+    const Json& logprobs = choice["logprobs"];
+    ASSERT_EQ(logprobs["tokens"].size(), 6u) << answer;
+    const bool written = text.starts_with("<|im|>"); // ids are shown without special tokens
+    EXPECT_EQ(written, prompt[0] == '"');
+    for (size_t i = 0; i < 6; ++i) {
+      const auto token = logprobs["tokens"][i].get<std::string>();
+      if (!written && token == "<|im|>") continue;
+      const auto offset = logprobs["text_offset"][i].get<size_t>();
+      if (i == 5) continue; // new
+      EXPECT_EQ(text.substr(offset, token.size()), token) << i << " of " << text;
+    }
+    EXPECT_EQ(logprobs["text_offset"][5], written ? 15 : 3) << text;
+  }
 }
 
 } // namespace

@@ -165,7 +165,8 @@ TEST_F(AdapterRun, RefusesWhatItCannotDo) {
            {"peft.target_modules=[]", "chooses no module"},
            {"peft.rank_pattern=[\"q_proj\"]", "is not NAME=RANK"},
            {"peft.rank_pattern=[\"norm=4\"]", "matches no module of the model"},
-           {"peft.alpha_pattern=[\"q_proj=4\",\"*.0.*=8\"]", "which both match"},
+           {"peft.alpha_pattern=[\"q_proj=4\",\"*.0.*=8\"]",
+            "try: peft.alpha_pattern=[\"*.0.*=8\",\"q_proj=4\"]"},
            {"peft.modules_to_save=[lm_hed,norm]", "try: peft.modules_to_save=[lm_head,norm]"},
            {"peft.modules_to_save=[q_proj]", "chooses model.layers.0.self_attn.q_proj without "
                                              "k_proj and v_proj, but they are one parameter"},
@@ -174,6 +175,7 @@ TEST_F(AdapterRun, RefusesWhatItCannotDo) {
            {"train.freeze=[\"embedding.*\"]", "train.freeze has no effect with peft.type=lora"},
            {"peft.type=none", "has no effect without peft.type"}})
     EXPECT_THAT(error({key}), AllOf(HasSubstr(part), HasSubstr("try: "))) << key;
+  EXPECT_EQ(error({"peft.rank_pattern=[\"*.0.*=2\",\"q_proj=4\"]"}), "") << "the first counts";
   EXPECT_THAT(error({"peft.type=dora", "peft.dropout=0.1"}),
               HasSubstr("peft.dropout=0.1 is not supported with peft.type=dora"));
   EXPECT_THAT(error({"peft.type=dora", "peft.target_modules=[embed_tokens]"}),

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <regex>
 #include <set>
 
 #include <unistd.h>
@@ -78,23 +79,42 @@ class EveryKey : public testing::Test {
   const test::Scratch& scratch = files.scratch;
 };
 
-/// What four ranks hold and what they compute in one step.
+/// The passes that each rank ran in the step that was traced, in their order: "0F0 0F1 0I0 ...".
+std::string passes_in(const fs::path& trace) {
+  std::map<int, std::map<double, std::string>> passes; // by rank and time
+  const Json content = read_json(trace);
+  for (const Json& event : content.at("traceEvents"))
+    if (event.contains("args") && event["args"].contains("microbatch"))
+      passes[event.at("pid")][event.at("ts")] = event.at("name");
+  std::string text;
+  for (const auto& [rank, names] : passes) {
+    for (const auto& [time, name] : names) text += name + " ";
+    text += "\n";
+  }
+  return text;
+}
+
+/// What four ranks hold and what they compute in one step. Not the name of the schedule, which is
+/// that of the configuration.
 std::string layout_print(const std::vector<std::string>& settings) {
-  std::string keys = "train.train_iters=2 train.eval_interval=0";
+  std::string keys = "train.train_iters=2 train.eval_interval=0 profiling.trace=true "
+                     "profiling.trace_start=2 profiling.trace_steps=1";
   for (const std::string& setting : settings) keys += " " + setting;
   const test::Scratch scratch;
   test::write_documents(scratch / "documents.jsonl", 400);
   std::vector<std::string> prints(4);
-  const Config config = test::layout_config("gpt2", keys, 4, scratch);
+  Config config = test::layout_config("gpt2", keys, 4, scratch);
+  config.logger.dir = scratch / "log";
   test::run_ranks(4, [&](const comm::Group& world) {
     Trainer trainer(config, world);
     std::string& print = prints[static_cast<size_t>(world.rank())];
-    print = trainer.describe() + "\n";
+    print = std::regex_replace(trainer.describe(), std::regex("schedule [a-z0-9_]+; "), "") + "\n";
     print += fmt::format("loss {}\n", trainer.run().last_loss.value());
     for (const nn::Param& param : trainer.model().model.params())
       print += fmt::format("{} {} {}\n", param.name(), fmt::join(param.shape(), "x"),
                            static_cast<int>(param.spec().placement("tp").kind));
   });
+  prints.push_back(passes_in(scratch / "log/trace.json"));
   return fmt::format("{}", fmt::join(prints, "\n"));
 }
 

@@ -196,6 +196,16 @@ TEST_F(MoeRun, WhatDoesNotTrainIsTold) {
     return all;
   };
   EXPECT_THAT(told("model.moe_router_topk=1"), HasSubstr("does not train the router"));
+  Config one = config({"model.moe_layer_freq=1", "model.moe_router_topk=1",
+                       "model.moe_router_score_function=sigmoid"});
+  EXPECT_FALSE(one.model.normalizes_topk()) << "of one, which would always be 1";
+  EXPECT_THAT(notices(one, 1, true), Not(testing::Contains(HasSubstr("router"))));
+  one.model.moe_router_norm_topk_prob = true;
+  EXPECT_THAT(notices(one, 1, true),
+              testing::Contains(HasSubstr("try: model.moe_router_norm_topk_prob=false")));
+  one.model.moe_router_topk = 2;
+  one.model.moe_router_norm_topk_prob.reset();
+  EXPECT_TRUE(one.model.normalizes_topk());
   EXPECT_THAT(told("model.moe_layer_freq=[0,0]"), HasSubstr("leaves no layer with experts"));
   EXPECT_THAT(told("model.moe_router_topk=2"),
               Not(testing::AnyOf(HasSubstr("router"), HasSubstr("experts"))));
@@ -229,6 +239,16 @@ TEST(KeysOfOneLayout, NamesWhatDependsOnRanks) {
   EXPECT_EQ(keys_of_one_layout(config), "");
   config.parallel.tensor_model_parallel_size = 2;
   EXPECT_EQ(keys_of_one_layout(config), "optimizer.muon_tp_mode=blockwise");
+  config.optimizer = {};
+  config.mixed_precision.fp8 = Fp8Format::kHybrid;
+  config.mixed_precision.fp8_recipe = Fp8Recipe::kDelayed;
+  model.num_attention_heads = 4;
+  model.num_query_groups = 2;
+  EXPECT_EQ(keys_of_one_layout(config), "");
+  model.num_query_groups = 1;
+  EXPECT_EQ(keys_of_one_layout(config),
+            "mixed_precision.fp8_recipe=delayed of key-value heads that "
+            "several ranks share");
 }
 
 TEST_F(MoeRun, ForcedBalanceIsPerfect) {

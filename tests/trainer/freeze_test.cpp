@@ -161,8 +161,8 @@ TEST(Freezing, OfLowerLayersKeepsNothingOfThem) {
     std::vector<bool> trains(model->spec().segments.size(), false);
     for (nn::Param& param : model->params()) {
       param.trainable = !is_frozen(freeze, param.name());
-      for (const int64_t unit : param.units())
-        if (param.trainable) trains[static_cast<size_t>(unit)] = true;
+      for (const int64_t segment : param.segments())
+        if (param.trainable) trains[static_cast<size_t>(segment)] = true;
     }
     model->limit_backward(trains);
     nn::ResidentStore store(model->params(), at::kCPU);

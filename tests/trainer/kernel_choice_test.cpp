@@ -57,18 +57,9 @@ class KernelChoices : public testing::Test {
       if (c.op == kernels::Op::kGemm) selection.set(c, entry);
     return selection;
   }
-  static Selection first_entries() {
-    Selection selection;
-    for (const kernels::OpClass c : kernels::all_op_classes()) {
-      const kernels::Probe probe = kernels::describe_probe(c);
-      if (probe.first() >= 0)
-        selection.set(c, probe.entries[static_cast<size_t>(probe.first())].name);
-    }
-    return selection;
-  }
   /// What kernels=order takes. What measures fastest depends on how the program was compiled: under
   /// a sanitizer it is the reference.
-  static Selection in_order() {
+  static Selection first_entries() {
     Selection selection;
     for (const kernels::OpClass c : kernels::all_op_classes()) {
       const kernels::Probe probe = kernels::describe_probe(c);
@@ -132,7 +123,7 @@ TEST_F(KernelChoices, OfACheckpointWinOverOthersMeasured) {
   pretend_measured(products_by("reference"));
   const test::Trace whole = test::run(config("whole", {bf16}));
   test::run(config("parts", {bf16, "train.exit_interval=2"}));
-  const Selection fast = in_order();
+  const Selection fast = first_entries();
   pretend_measured(fast);
   const test::Trace other = test::run(config("other", {bf16}));
   const test::Trace resumed =

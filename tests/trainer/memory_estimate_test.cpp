@@ -55,9 +55,10 @@ TEST_P(Estimate, IsNearThePeakOfTheRun) {
   }
   EXPECT_NEAR(plan.total() / most, 1, GetParam().tolerance)
       << fmt::format("plan: weights {:.1f} gradients {:.1f} optimizer {:.1f} activations {:.1f} "
-                     "loss {:.1f} data {:.1f} total {:.1f}\n",
+                     "loss {:.1f} data {:.1f} window {:.1f} update {:.1f} total {:.1f}\n",
                      plan.weights / 1e6, plan.gradients / 1e6, plan.optimizer / 1e6,
-                     plan.activations / 1e6, plan.loss / 1e6, plan.data / 1e6, plan.total() / 1e6)
+                     plan.activations / 1e6, plan.loss / 1e6, plan.data / 1e6, plan.window / 1e6,
+                     plan.update / 1e6, plan.total() / 1e6)
       << measured;
 }
 
@@ -102,6 +103,48 @@ std::vector<std::string> latents(std::vector<std::string> more) {
                "model.qk_head_dim=32", "model.v_head_dim=32", "model.qk_pos_emb_head_dim=16"});
   return more;
 }
+/// An update holds more than a backward pass.
+std::vector<std::string> short_samples(std::vector<std::string> more) {
+  more.insert(more.begin(),
+              {"model.num_layers=4", "model.hidden_size=384", "model.num_attention_heads=6",
+               "model.ffn_hidden_size=1024", "model.vocab_size=2048", "train.seq_length=64",
+               "model.max_position_embeddings=64", "train.micro_batch_size=1"});
+  return more;
+}
+INSTANTIATE_TEST_SUITE_P(
+    Updates, Estimate,
+    testing::Values(
+        Case{"muon", short_samples({"optimizer.optimizer=muon"})},
+        Case{"muon_bf16", short_samples({"optimizer.optimizer=muon", "dtype=bf16"})},
+        Case{"muon_tp2",
+             short_samples({"optimizer.optimizer=muon", "dtype=bf16",
+                            "parallel.tensor_model_parallel_size=2"}),
+             2},
+        Case{"muon_tp2_blockwise",
+             short_samples({"optimizer.optimizer=muon", "optimizer.muon_tp_mode=blockwise",
+                            "parallel.tensor_model_parallel_size=2"}),
+             2},
+        Case{"muon_away",
+             short_samples({"optimizer.optimizer=muon", "dtype=bf16", "offload.optimizer=true",
+                            "offload.dir=/var/tmp"}),
+             1, 0.05},
+        Case{"adaptive_muon_away",
+             short_samples({"optimizer.optimizer=adaptive_muon", "dtype=bf16",
+                            "offload.optimizer=true", "offload.dir=/var/tmp"}),
+             1, 0.05},
+        Case{"normuon", short_samples({"optimizer.optimizer=adaptive_muon", "dtype=bf16",
+                                       "optimizer.adaptive_muon_moment2_method=normuon"})},
+        Case{"adafactor", short_samples({"optimizer.optimizer=adafactor", "dtype=bf16"})},
+        Case{"adafactor_words", short_samples({"optimizer.optimizer=adafactor", "dtype=bf16",
+                                               "model.vocab_size=16000"})},
+        Case{"adafactor_away", short_samples({"optimizer.optimizer=adafactor", "dtype=bf16",
+                                              "offload.optimizer=true", "offload.dir=/var/tmp"})},
+        Case{"bf16_sums", short_samples({"dtype=bf16", "ddp.grad_reduce_in_fp32=false"}), 2},
+        Case{"bf16_sums_zero1",
+             short_samples({"dtype=bf16", "ddp.grad_reduce_in_fp32=false", "ddp.zero_stage=1"}),
+             2}),
+    [](const auto& info) { return info.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(
     Runs, Estimate,
     testing::Values(

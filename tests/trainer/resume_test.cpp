@@ -98,6 +98,46 @@ INSTANTIATE_TEST_SUITE_P(Types, Resume,
                                          "fp16_delayed", "bf16_nvfp4"),
                          [](const auto& info) { return info.param; });
 
+/// Master weights in fp32 and as remainders are the same run, also when it changes from one to the
+/// other; long enough for weights halfway between two numbers of bf16.
+class Masters : public testing::TestWithParam<const char*> {
+ protected:
+  Config config(const std::string& name, std::vector<std::string> more) const {
+    std::vector<std::string> all = {"dtype=bf16",
+                                    "model.vocab_size=2000",
+                                    "optimizer.lr=0.01",
+                                    "train.train_iters=60",
+                                    fmt::format("optimizer.optimizer={}", GetParam()),
+                                    "logger.dir=" + (scratch / (name + "_log")),
+                                    "checkpoint.save=" + (scratch / name)};
+    all.insert(all.end(), more.begin(), more.end());
+    return test::tiny(test::write_documents(scratch / "data.jsonl", 200), all);
+  }
+  static void expect_same(const test::Trace& one, const test::Trace& other) {
+    ASSERT_EQ(one.steps.size(), other.steps.size());
+    for (size_t i = 0; i < one.steps.size(); ++i)
+      ASSERT_EQ(one.steps[i]["loss"], other.steps[i]["loss"]) << "step " << i;
+    for (const auto& [name, weight] : one.weights)
+      EXPECT_TRUE(at::equal(other.weights.at(name), weight)) << name;
+  }
+  test::Scratch scratch;
+};
+
+TEST_P(Masters, AreTheSameRunAsRemaindersAlsoWhenTheyChange) {
+  const std::string remainders = "optimizer.store_param_remainders=true",
+                    load = "checkpoint.load=" + (scratch / "parts");
+  const test::Trace whole = test::run(config("whole", {}));
+  expect_same(test::run(config("split", {remainders})), whole);
+  test::run(config("parts", {"train.exit_interval=15", remainders}));
+  test::run(config("parts", {"train.exit_interval=40", load}));
+  expect_same(test::run(config("parts", {load, remainders})), whole);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, Masters,
+                         testing::Values("adam", "sgd", "lion", "muon", "adaptive_muon",
+                                         "adafactor"),
+                         [](const auto& info) { return std::string(info.param); });
+
 class Saving : public testing::Test {
  protected:
   Config config(std::vector<std::string> more) const {

@@ -455,6 +455,8 @@ CASES = [
     ("experts of experts", f"pentatron convert {LLAMA.replace('llama', 'mixtral')} out --format hf --experts 8", {
         "a dense model": f"pentatron convert {LLAMA} out --format hf --experts 8"}),
     ("export of a model that no family has", MOCK + "model.num_moe_experts=4 model.moe_router_enable_expert_bias=true checkpoint.export_hf=true", {}),
+    ("quantized weights", f"cp -rL {LLAMA} eighth; chmod -R u+w eighth; sed -i '0,/{{/s//{{\"quantization_config\": {{\"quant_method\": \"fp8\"}},/' eighth/config.json; "
+     f"pentatron evaluate eighth --batches {LLAMA}/expected.safetensors", {"weights are in bf16": f"pentatron evaluate {LLAMA} --batches {LLAMA}/expected.safetensors"}),
     ("conversion of a model that no family has", "pentatron convert balanced out --format hf", {}),
     ("gradients of a model that no family has", "pentatron evaluate balanced --grads-out g.safetensors --batches masked.safetensors", {
         "remove --grads-out": "pentatron evaluate balanced --batches masked.safetensors"}),
@@ -654,6 +656,11 @@ CASES = [
     ("expert ranks of a dense model", GENERATE + "--ranks 2 parallel.expert_model_parallel_size=2", {
         "parallel.tensor_model_parallel_size=2 instead": GENERATE + "--ranks 2 parallel.tensor_model_parallel_size=2"}),
     ("expert ranks of a dense model on one rank", GENERATE + "parallel.expert_model_parallel_size=2", {}),
+    ("expert ranks that are no tensor ranks", GENERATE.replace("saved", "balanced") + "--ranks 2 parallel.expert_model_parallel_size=2", {}),
+    ("expert ranks on one rank", GENERATE.replace("saved", "balanced") + "parallel.expert_model_parallel_size=2", {}),
+    ("expert ranks of split experts", GENERATE.replace("saved", "balanced") + "--ranks 2 parallel.expert_model_parallel_size=2 parallel.tensor_model_parallel_size=2", {}),
+    ("an order in which experts lie elsewhere", MOCK + "model.num_layers=2 model.num_moe_experts=4 train.global_batch_size=4 --ranks 8 parallel.pipeline_model_parallel_size=2 "
+     "parallel.context_parallel_size=2 parallel.expert_model_parallel_size=4 parallel.use_tp_pp_dp_mapping=true --dry-run", {}),
     ("a short name of a key", GENERATE + "--ranks 2 tp=2", {}),
     ("context ranks of generation", GENERATE + "--ranks 2 parallel.context_parallel_size=2", {
         "parallel.tensor_model_parallel_size=2 instead": GENERATE + "--ranks 2 parallel.tensor_model_parallel_size=2"}),

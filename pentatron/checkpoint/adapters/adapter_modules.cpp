@@ -184,18 +184,21 @@ void check_patterns(const std::vector<std::string>& entries, const std::string& 
                      fmt::format("{}=[]", key));
     }
   }
-  for (const LinearModule& module : modules) { // PEFT goes by the order in its file, JSON has none
+  // PEFT takes the first that matches, in the order of its files, whose keys it sorts.
+  const auto name_of = [](const std::string& entry) { return entry.substr(0, entry.rfind('=')); };
+  for (const LinearModule& module : modules) {
     const auto is_for_it = [&](const std::string& entry) {
-      return matches(entry.substr(0, entry.rfind('=')), module);
+      return matches(name_of(entry), module);
     };
     const auto first = std::ranges::find_if(entries, is_for_it);
     if (first == entries.end()) continue;
     const auto second = std::find_if(first + 1, entries.end(), is_for_it);
-    if (second == entries.end()) continue;
+    if (second == entries.end() || name_of(*first) < name_of(*second)) continue;
     violations.add(key,
-                   fmt::format("{} contains \"{}\" and \"{}\", which both match {}", key, *first,
-                               *second, module.hf),
-                   fmt::format("{}=[\"{}\"]", key, *first));
+                   fmt::format("{} contains \"{}\" before \"{}\", which both match {}; PEFT, which "
+                               "sorts them, would take the second",
+                               key, *first, *second, module.hf),
+                   fmt::format("{}=[\"{}\",\"{}\"]", key, *second, *first));
     return;
   }
 }

@@ -26,7 +26,7 @@ std::map<std::string, WholeParam> all_params(const models::ModelConfig& config,
   std::map<std::string, WholeParam> all;
   for (const nn::Param& param : model->params()) {
     if (param.name().starts_with("mtp.")) continue;
-    const bool word_table = param.name() == models::kWordTable && param.units().size() > 1;
+    const bool word_table = param.name() == models::kWordTable && param.segments().size() > 1;
     all.emplace(
         param.name(),
         WholeParam{.name = param.name(),

@@ -72,6 +72,16 @@ Json with_own_names(const Json& json, const Family& family, const std::string& w
   return own;
 }
 
+/// Only GPT-OSS's own form is read, by its family.
+void refuse_quantisation(const ConfigReader& in, const Family& family) {
+  const auto found = in.json().find("quantization_config");
+  if (found == in.json().end() || !found->is_object() || family.reads_quantised) return;
+  const auto method = json_get_or<std::string>(*found, "quant_method", "?", in.where());
+  raise<ConfigError>("{}: weights quantized by {} are not supported\n  try: a copy of the model "
+                     "whose weights are in bf16, fp16 or fp32, or its GGUF file",
+                     in.where(), method);
+}
+
 /// transformers names a model without an output layer after its type alone.
 bool names_no_head(const ConfigReader& in) {
   const auto found = in.json().find("architectures");
@@ -94,6 +104,7 @@ HfModel parse_hf_config(const Json& json, const std::string& where) {
   const Json own = with_own_names(json, *family, where);
   const ConfigReader in(own, where);
   check_extents(in);
+  refuse_quantisation(in, *family);
   model.config = family->read(in);
   model.config.padding_token = padding_token(in, *family, model.config.vocab_size);
   model.config.init_method_std = in.get<double>("initializer_range", 0.02);

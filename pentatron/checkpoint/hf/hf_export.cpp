@@ -37,8 +37,7 @@ void normalise_experts(ModelConfig& c) {
     c.moe_router_pre_softmax = false;
     c.moe_router_norm_topk_prob.reset();
   }
-  if (!softmax || c.moe_router_pre_softmax)
-    c.moe_router_norm_topk_prob = c.moe_router_norm_topk_prob.value_or(!softmax);
+  if (!softmax || c.moe_router_pre_softmax) c.moe_router_norm_topk_prob = c.normalizes_topk();
   if (c.num_layers > models::kLongestLayerList) return;
   std::vector<int> layers;
   for (int64_t i = 0; i < c.num_layers; ++i) layers.push_back(c.is_moe_layer(i));

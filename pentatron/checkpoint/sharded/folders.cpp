@@ -142,11 +142,23 @@ DirectoryLock::~DirectoryLock() {
 
 namespace {
 
+bool of_weights(const SearchOptions& options) {
+  return options.scope == VerifyScope::kWeights || options.scope == VerifyScope::kWeightsStructure;
+}
+
+/// Whether a repair can succeed of what somebody has found damaged. Reads all of it.
+bool is_repairable(const fs::path& folder, const SearchOptions& options) {
+  const VerifyReport report = verify(folder, VerifyScope::kWhole, options.progress);
+  return report.repairable && !report.ok(); // else a repair changes nothing
+}
+
+/// Of known damage in weights, whether it can be repaired is not looked at: most callers go on with
+/// another checkpoint.
 VerifyReport look_at(const fs::path& folder, const SearchOptions& options) {
   const auto known = options.damaged.find(folder);
   if (known == options.damaged.end()) return verify(folder, options.scope, options.progress);
-  VerifyReport report = verify(folder, VerifyScope::kWhole, options.progress);
-  report.repairable = report.repairable && !report.ok(); // else a repair changes nothing
+  VerifyReport report;
+  report.repairable = !of_weights(options) && is_repairable(folder, options);
   report.faults = {known->second};
   return report;
 }
@@ -174,10 +186,9 @@ std::string remedy_for(const VerifyReport& report, const fs::path& folder,
   std::ranges::stable_sort(others, {}, [&](const CheckpointFolder& f) { // newest first
     return f.iteration < *own ? 0 : f.iteration;
   });
-  const bool weights =
-      options.scope == VerifyScope::kWeights || options.scope == VerifyScope::kWeightsStructure;
   for (const CheckpointFolder& other : others)
-    if (verify(other.path, weights ? VerifyScope::kWeights : VerifyScope::kWhole, options.progress)
+    if (verify(other.path, of_weights(options) ? VerifyScope::kWeights : VerifyScope::kWhole,
+               options.progress)
             .ok())
       return fmt::format("{}{}, which is intact", options.key, shell_word(other.path.string()));
   return "";
@@ -191,8 +202,9 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
                                                  const SearchOptions& options) {
   std::error_code error;
   if (fs::exists(dir / kManifestName, error)) {
-    const VerifyReport report = look_at(dir, options);
+    VerifyReport report = look_at(dir, options);
     if (!report.ok()) {
+      if (options.damaged.contains(dir)) report.repairable = is_repairable(dir, options);
       const std::string remedy = remedy_for(report, dir, options);
       raise<CheckpointError>("{} is corrupted: {}{}{}", dir.string(),
                              fmt::join(report.faults, "; "),
@@ -218,6 +230,10 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
     damaged.push_back(fmt::format("{}: {}", candidate.path.filename().string(), report.faults[0]));
     if (remedy.empty()) remedy = repair_command(report, candidate.path);
   }
+  for (const CheckpointFolder& candidate : candidates)
+    if (remedy.empty() && of_weights(options) && options.damaged.contains(candidate.path))
+      remedy =
+          repair_command({.repairable = is_repairable(candidate.path, options)}, candidate.path);
   if (remedy.empty())
     raise<CheckpointError>(
         "{} contains no intact checkpoint: {}\n  try: a copy of one of them in its "

@@ -54,9 +54,11 @@ struct DataSettings {
 
 /// Whether a problem is about the data, and not about another part of a run's settings.
 bool is_of_data(const std::string& path) {
-  return path.empty() || path == "dataset" || path == "tokenizer" || path == "train" ||
-         path == "train.seq_length" || path.starts_with("dataset.") ||
-         path.starts_with("tokenizer.");
+  return path.empty() || std::ranges::any_of(config::list_fields<DataSettings>(),
+                                             [&](const config::FieldInfo& own) {
+                                               return (path + ".").starts_with(own.path + ".") ||
+                                                      own.path.starts_with(path + ".");
+                                             });
 }
 
 /// The keys of a run, of which this program knows only those of the data; empty if the table of

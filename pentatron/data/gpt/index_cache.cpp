@@ -202,7 +202,7 @@ std::optional<GptIndex> find(const fs::path& path, const std::string& made_from,
     return read(path, made_from);
   } catch (const DataError& damage) {
     if (tells)
-      log::shared_warning("the index cache is corrupted and is computed again: {}", damage.what());
+      log::warning("the index cache is corrupted and is computed again: {}", damage.what());
     return std::nullopt;
   }
 }

@@ -1,7 +1,5 @@
 #include "pentatron/evaluation/tasks/requests.h"
 
-#include <algorithm>
-
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/white_space.h"

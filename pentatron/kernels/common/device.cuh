@@ -53,6 +53,15 @@ template <class T> __device__ T from_acc(acc_t<T> x) {
     return x;
 }
 
+/// As in scalar.h.
+__device__ inline float ties_away(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  bits |= bits >> 15 & 1u;
+  memcpy(&x, &bits, sizeof bits);
+  return x;
+}
+
 /// exp and 1 / x to a few units in the last place, in an instruction or two: enough where results
 /// are rounded to 16 bits.
 __device__ inline float fast_exp(float x) {

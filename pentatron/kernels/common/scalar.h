@@ -66,6 +66,12 @@ template <class T> T from_acc(acc_t<T> x) {
   }
 }
 
+/// Of a float, one that from_acc<bf16>() rounds alike, but ties away from zero.
+inline float ties_away(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>(u | (u >> 15 & 1u));
+}
+
 template <class T> double to_double(T x) {
   return to_acc(x);
 }

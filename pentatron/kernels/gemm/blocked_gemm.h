@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include <omp.h>
@@ -58,9 +59,14 @@ struct Grid {
 /// Columns of a tile of C and of a packed panel of op(B).
 template <class Derived> constexpr int64_t kTileColumns = 2 * Derived::Packing::kLanes;
 
-/// Splits C among threads: the least work of the busiest one, counting multiplications and packed
-/// elements.
-template <class Derived> Grid choose_grid(const GemmArgs& g, int threads) {
+/// How C is split among threads.
+struct Parts {
+  Grid grid;
+  bool lower = false; ///< rows, each with the columns up to its last row's diagonal
+};
+
+/// The least work of the busiest thread, counting multiplications and packed elements.
+template <class Derived> Parts choose_parts(const GemmArgs& g, int threads) {
   constexpr int64_t kTile = kTileColumns<Derived>;
   Grid best;
   double best_cost = 0;
@@ -77,8 +83,23 @@ template <class Derived> Grid choose_grid(const GemmArgs& g, int threads) {
       best_cost = cost;
     }
   }
-  return best;
+  const auto n = static_cast<double>(g.n);
+  if (g.lower && n * n / (2.0 * threads) + Derived::kPackCost * n < best_cost)
+    return {{threads, 1}, true};
+  return {best};
 }
+
+/// The first of `parts` parts of the rows of a lower triangle that begins with row begin(i), all of
+/// equal area; multiples of `step`.
+struct TriangleSplit {
+  int64_t rows, parts, step;
+  int64_t begin(int64_t i) const {
+    if (i == parts) return rows;
+    const double share = static_cast<double>(i) / static_cast<double>(parts);
+    return std::min(rows,
+                    round_up(std::llround(static_cast<double>(rows) * std::sqrt(share)), step));
+  }
+};
 
 template <class Derived> class BlockedGemm {
  public:
@@ -90,14 +111,16 @@ template <class Derived> class BlockedGemm {
     steps_ = ceil_div(steps_of_k_, k_blocks_.parts);
     const bool lines =
         reinterpret_cast<uintptr_t>(g_.c) % 64 == 0 && g_.ldc % 32 == 0 && g_.stride_c % 32 == 0;
-    stream_ = lines && g_.m * g_.n * 4 >= kStreamBytes;
+    stream_ = lines && !g_.lower && g_.m * g_.n * 4 >= kStreamBytes; // a triangle is read next
   }
 
   void run() {
     constexpr int64_t kTile = kTileColumns<Derived>;
     const int threads = threads_for();
     const bool over_batch = g_.batch >= threads;
-    const Grid grid = over_batch ? Grid{} : choose_grid<Derived>(g_, threads);
+    const Parts parts = over_batch ? Parts{.lower = g_.lower} : choose_parts<Derived>(g_, threads);
+    const Grid grid = parts.grid;
+    lower_ = parts.lower;
     const int64_t workers =
         over_batch ? std::min<int64_t>(threads, g_.batch) : grid.rows * grid.columns;
     const int64_t each = lay_out_buffer();
@@ -118,6 +141,12 @@ template <class Derived> class BlockedGemm {
           for (int64_t item = w; item < g_.batch; item += workers)
             region(thread, mine, item, 0, g_.m, 0, g_.n);
         } else {
+          if (lower_) {
+            const TriangleSplit rows{g_.m, grid.rows, Derived::kRowStep};
+            for (int64_t item = 0; item < g_.batch; ++item)
+              region(thread, mine, item, rows.begin(w), rows.begin(w + 1), 0, rows.begin(w + 1));
+            continue;
+          }
           const Split rows{ceil_div(g_.m, Derived::kRowStep), grid.rows};
           const Split panels{ceil_div(g_.n, kTile), grid.columns};
           const int64_t r = w % grid.rows;
@@ -230,6 +259,8 @@ template <class Derived> class BlockedGemm {
 
  private:
   static constexpr int64_t kScratchRows = 1024;
+  static constexpr int64_t kTriangleRows =
+      96; // of a block: half of them times as many are left over
   static constexpr int64_t kStreamBytes = 1 << 20; // of a C that leaves the caches anyway
 
   const Derived& self() const {
@@ -267,6 +298,8 @@ template <class Derived> class BlockedGemm {
   void region(Thread& thread, std::byte* buffer, int64_t item, int64_t m0, int64_t m1, int64_t n0,
               int64_t n1) const {
     constexpr int64_t kStep = Derived::kRowStep;
+    const int64_t most_rows =
+        lower_ ? std::min(self().max_rows(), kTriangleRows) : self().max_rows();
     Block block{.item = item};
     block.a = reinterpret_cast<uint32_t*>(buffer);
     block.b = reinterpret_cast<uint32_t*>(buffer + a_bytes_);
@@ -288,11 +321,16 @@ template <class Derived> class BlockedGemm {
         for (block.q = 0; block.q < k_blocks_.parts; ++block.q) {
           pack_panels(b_item(item), g_.ldb, g_.transpose_b, block.j, block.columns, block.q,
                       block.b);
-          const Split blocks{ceil_div(rows, kStep), ceil_div(rows, self().max_rows())};
+          const Split blocks{ceil_div(rows, kStep), ceil_div(rows, most_rows)};
           for (int64_t r = 0; r < blocks.parts; ++r) {
             block.i = i + blocks.begin(r) * kStep;
             block.rows = std::min(i + rows, i + blocks.begin(r + 1) * kStep) - block.i;
-            self().block(thread, block);
+            Block own = block;
+            if (lower_) // whole panels: the last of a block may have one vector
+              own.columns = std::min(own.columns,
+                                     round_up(std::max<int64_t>(0, block.i + block.rows - block.j),
+                                              kTileColumns<Derived>));
+            if (own.columns > 0) self().block(thread, own);
           }
         }
       }
@@ -311,6 +349,7 @@ template <class Derived> class BlockedGemm {
   }
 
   bool stream_ = false;
+  bool lower_ = false; ///< what is above the diagonal is left out where that saves blocks
   int64_t max_columns_ = 0;
   int64_t scratch_rows_ = 0;
   int64_t a_bytes_ = 0;

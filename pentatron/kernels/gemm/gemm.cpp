@@ -34,6 +34,8 @@ void check(const GemmArgs& g) {
   if (g.m < 0 || g.n < 0 || g.k < 0 || g.batch < 0) {
     raise<ShapeError>("gemm: m={} n={} k={} batch={} must not be negative", g.m, g.n, g.k, g.batch);
   }
+  if (g.lower && g.m != g.n)
+    raise<ShapeError>("gemm: m={} and n={} of a lower triangle are not equal", g.m, g.n);
   const int64_t width_a = g.transpose_a ? g.m : g.k;
   const int64_t width_b = g.transpose_b ? g.k : g.n;
   if (g.lda < width_a)

@@ -37,7 +37,10 @@ struct GemmArgs {
   int64_t ldb = 0;
   void* c = nullptr;
   int64_t ldc = 0;
-  bool accumulate = false;            ///< add to C; otherwise the old content of C is never read
+  bool accumulate = false; ///< add to C; otherwise the old content of C is never read
+  /// C is square, and what is above its diagonal is not asked for: undefined afterwards. Entries
+  /// may compute it or not.
+  bool lower = false;
   const void* bias = nullptr;         ///< [n], or none
   DType bias_dtype = DType::kFloat32; ///< any but kFloat64 (kFloat64 under fp64)
   /// `batch` independent products; the matrices of item i begin i strides (in elements) after the

@@ -108,6 +108,7 @@ template <class T> class Widened {
       widen_b(j, n, floats_of(b));
       for (int64_t i = 0; i < g_.m; i += rows_) {
         const int64_t m = std::min(rows_, g_.m - i);
+        if (g_.lower && j >= i + m) continue; // above the diagonal
         if (!one_panel_of_a) widen_a(i, m, floats_of(a));
         product(i, m, j, n, floats_of(a), floats_of(b), round ? floats_of(c) : nullptr);
       }
@@ -140,6 +141,7 @@ template <class T> class Widened {
     g.b = b;
     g.ldb = g.transpose_b ? g.k : n;
     g.batch = 1;
+    g.lower = false; // a panel is no triangle
     if (g.bias != nullptr)
       g.bias =
           static_cast<const char*>(g.bias) + j * static_cast<int64_t>(element_size(g.bias_dtype));

@@ -29,7 +29,9 @@ struct AdamWArgs {
   const void* grad = nullptr;
   void* exp_avg = nullptr;    ///< in, out
   void* exp_avg_sq = nullptr; ///< in, out
-  void* param_copy = nullptr; ///< out: param rounded to copy_dtype; may be null
+  /// out: param rounded to copy_dtype, ties of bf16 away from zero (as TransformerEngine's
+  /// remainders: then 16 bits more are all of param); may be null
+  void* param_copy = nullptr;
   DType copy_dtype = DType::kBFloat16;
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -53,7 +55,7 @@ struct SgdArgs {
   void* param = nullptr; ///< in, out
   const void* grad = nullptr;
   void* momentum_buffer = nullptr; ///< in, out
-  void* param_copy = nullptr;      ///< out; may be null
+  void* param_copy = nullptr;      ///< out, as in AdamWArgs; may be null
   DType copy_dtype = DType::kBFloat16;
   double lr = 1e-3;
   double momentum = 0;
@@ -75,7 +77,7 @@ struct LionArgs {
   void* param = nullptr; ///< in, out
   const void* grad = nullptr;
   void* exp_avg = nullptr;    ///< in, out
-  void* param_copy = nullptr; ///< out; may be null
+  void* param_copy = nullptr; ///< out, as in AdamWArgs; may be null
   DType copy_dtype = DType::kBFloat16;
   double lr = 1e-4;
   double beta1 = 0.9;

@@ -14,6 +14,12 @@ template <class F> __device__ void grid_stride(int64_t n, F&& f) {
     f(i);
 }
 
+/// What from_acc() and store_row() round to the copy: ties of bf16 away from zero.
+template <class Copy> __device__ acc_t<Copy> for_copy(acc_t<Copy> x) {
+  if constexpr (std::is_same_v<Copy, __nv_bfloat16>) return ties_away(x);
+  return x;
+}
+
 /// p_i = rule(i, p_i, grad_scale * grad_i), and the copy of it.
 template <class T, class Copy, class Args, class F>
 __device__ void update(const Args& a, T grad_scale, F&& rule) {
@@ -22,7 +28,7 @@ __device__ void update(const Args& a, T grad_scale, F&& rule) {
   grid_stride(a.n, [&](int64_t i) {
     const T p1 = rule(i, p[i], grad_scale * static_cast<const T*>(a.grad)[i]);
     p[i] = p1;
-    if (copy != nullptr) copy[i] = from_acc<Copy>(static_cast<acc_t<Copy>>(p1));
+    if (copy != nullptr) copy[i] = from_acc<Copy>(for_copy<Copy>(static_cast<acc_t<Copy>>(p1)));
   });
 }
 
@@ -68,7 +74,7 @@ template <class Copy> __global__ void adamw_runs(AdamWArgs a, AdamWScalars<float
     if (k >= runs) {
       const int64_t i = runs * kRun + k - runs;
       one(param[i], exp_avg[i], exp_avg_sq[i], grad[i]);
-      if (copy != nullptr) copy[i] = from_acc<Copy>(param[i]);
+      if (copy != nullptr) copy[i] = from_acc<Copy>(for_copy<Copy>(param[i]));
       return;
     }
     const int64_t i = k * kRun;
@@ -81,7 +87,10 @@ template <class Copy> __global__ void adamw_runs(AdamWArgs a, AdamWScalars<float
     store_row<true>(param + i, p);
     store_row<true>(exp_avg + i, m);
     store_row<true>(exp_avg_sq + i, v);
-    if (copy != nullptr) store_row<true>(copy + i, p);
+    if (copy == nullptr) return;
+    acc_t<Copy> rounded[kRun];
+    for (int e = 0; e < kRun; ++e) rounded[e] = for_copy<Copy>(p[e]);
+    store_row<true>(copy + i, rounded);
   });
 }
 

@@ -11,6 +11,12 @@ namespace pentatron::kernels::optimizer_reference {
 
 namespace {
 
+/// Ties of bf16 are rounded away from zero.
+template <class Copy, class T> Copy to_copy(T x) {
+  if constexpr (std::is_same_v<Copy, bf16>) return from_acc<Copy>(ties_away(static_cast<float>(x)));
+  return from_double<Copy>(x);
+}
+
 /// p_i = rule(i, p_i, grad_scale * grad_i), and the copy of it. make(scalars) gives the rule.
 template <template <class> class Scalars, class Args, class F>
 void update(const Args& a, F&& make) {
@@ -24,7 +30,7 @@ void update(const Args& a, F&& make) {
       parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t i = begin; i < end; ++i) {
           p[i] = rule(i, p[i], s.grad_scale * grad[i]);
-          if (copy) copy[i] = from_double<Copy>(p[i]);
+          if (copy) copy[i] = to_copy<Copy>(p[i]);
         }
       });
     });

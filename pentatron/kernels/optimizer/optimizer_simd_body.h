@@ -23,9 +23,15 @@ template <class T, class F> void with_copy(void* copy, DType dtype, F&& f) {
   }
 }
 
+/// Ties of bf16 are rounded away from zero.
 template <class Copy, class V, class Lanes>
 void store_copy(Copy copy, int64_t i, V x, Lanes lanes) {
-  if constexpr (!std::is_same_v<Copy, NoCopy>) store(copy + i, x, lanes);
+  if constexpr (std::is_same_v<Copy, bf16*>) {
+    const VI bits = as_int(x);
+    store(copy + i, as_float(bits | ((bits >> 15) & 1)), lanes);
+  } else if constexpr (!std::is_same_v<Copy, NoCopy>) {
+    store(copy + i, x, lanes);
+  }
 }
 
 /// p = rule(i, lanes, p, grad_scale * grad) for vectors, and the copy of it. make(scalars) gives

@@ -1,9 +1,14 @@
 #include "pentatron/kernels/selection/cache.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <sys/stat.h>
 
@@ -19,6 +24,8 @@ namespace pentatron::kernels {
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr std::string_view kPrefix = "kernels-", kSuffix = ".json";
 
 /// The first processor's lines that tell one model from another.
 std::string processor() {
@@ -61,11 +68,27 @@ Selection read(const fs::path& file) {
   }
 }
 
+/// Removes all but the newest files of the folder: each build of the program has its own.
+void remove_old(const fs::path& folder) {
+  constexpr size_t kKept = 16;
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  std::error_code error;
+  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with(kPrefix) && name.ends_with(kSuffix))
+      files.emplace_back(it->last_write_time(error), it->path());
+  }
+  std::ranges::sort(files, std::greater());
+  for (size_t i = kKept; i < files.size(); ++i) fs::remove(files[i].second, error);
+}
+
 void write(const fs::path& file, const Selection& selection) {
   try {
     std::error_code ignored;
     fs::create_directories(file.parent_path(), ignored);
     write_file_atomically(file, selection.text());
+    remove_old(file.parent_path());
   } catch (const Error& error) {
     log::debug("the measured kernels cannot be stored: {}", error.what());
   }
@@ -80,7 +103,8 @@ fs::path selection_cache_file(const std::string& versions) {
   const std::string identity =
       fmt::format("{}\n{}\n{}\n{}\n{}\n", processor(), lowered == nullptr ? "" : lowered,
                   num_threads(), versions, program());
-  return folder / "pentatron" / fmt::format("kernels-{}.json", sha256(identity).substr(0, 16));
+  return folder / "pentatron" /
+         fmt::format("{}{}{}", kPrefix, sha256(identity).substr(0, 16), kSuffix);
 }
 
 FoundSelection find_selection(const fs::path& file, const MeasureOptions& options) {

@@ -1,5 +1,5 @@
-/// Measured selections are kept in one file for each kind of machine, so that a run need not
-/// measure again. The file may be deleted at any time.
+/// Measured selections are kept in one file for each kind of machine and build of the program, the
+/// newest 16, so that a run need not measure again. The files may be deleted at any time.
 #pragma once
 
 #include <filesystem>

@@ -234,7 +234,7 @@ ModelSpec Bert::spec_of(const ModelConfig& config) {
 }
 
 std::unique_ptr<nn::Segment> Bert::make_embedding() {
-  const nn::Scope scope = root().of_unit(0);
+  const nn::Scope scope = root().of_segment(0);
   const auto table = [&](const char* name, int64_t rows) {
     return &scope.param(name,
                         {.name = {},
@@ -258,15 +258,15 @@ std::unique_ptr<nn::Segment> Bert::make_embedding() {
 }
 
 std::unique_ptr<nn::Segment> Bert::make_head() {
-  const int64_t unit = config_.num_layers + 1, h = config_.hidden_size;
-  const nn::Scope scope = root().of_unit(unit);
+  const int64_t segment = config_.num_layers + 1, h = config_.hidden_size;
+  const nn::Scope scope = root().of_segment(segment);
   EncoderHead::Parts parts;
   if (!is_post_norm(config_))
     parts.norm.emplace(scope / "final_norm", h, norm_options(config_), build_.tp);
   if (is_masked_lm(config_)) {
     const nn::ShardSpec words = parallel::vocab_spec(config_.vocab_size, h);
     nn::Param& output =
-        is_tied(config_) ? shared_param(unit, kWordTable, words, embedding_init(config_))
+        is_tied(config_) ? shared_param(segment, kWordTable, words, embedding_init(config_))
                          : (scope / kOutputModule)
                                .param("weight", words, nn::Init::normal(config_.init_method_std));
     parts.masked.emplace(
@@ -297,13 +297,13 @@ std::unique_ptr<nn::Segment> Bert::make_head() {
 
 Bert::Bert(const ModelConfig& config, const ModelBuild& build)
     : Model(config, build), rotary_(config) {
-  assemble([&](int64_t unit) -> std::unique_ptr<nn::Segment> {
-    if (unit == 0) return make_embedding();
-    if (unit == config.num_layers + 1) return make_head();
+  assemble([&](int64_t segment) -> std::unique_ptr<nn::Segment> {
+    if (segment == 0) return make_embedding();
+    if (segment == config.num_layers + 1) return make_head();
     return std::make_unique<LayerSegment>(
-        root().of_unit(unit) / ("layers." + std::to_string(unit - 1)),
-        layer_options(config, unit - 1), build.tp, rotary_.of_layer(config, unit - 1),
-        parallel::ExpertParallel{}, build.context.of_layer(unit - 1));
+        root().of_segment(segment) / ("layers." + std::to_string(segment - 1)),
+        layer_options(config, segment - 1), build.tp, rotary_.of_layer(config, segment - 1),
+        parallel::ExpertParallel{}, build.context.of_layer(segment - 1));
   });
 }
 

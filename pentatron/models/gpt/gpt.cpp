@@ -105,14 +105,14 @@ ModelSpec Gpt::spec_of(const ModelConfig& config) {
   return spec;
 }
 
-TokenEmbedding Gpt::make_embedding(int64_t unit) {
+TokenEmbedding Gpt::make_embedding(int64_t segment) {
   const nn::ShardSpec table = parallel::vocab_spec(config_.vocab_size, config_.hidden_size);
-  nn::Param& words = shared_param(unit, kWordTable, table, embedding_init(config_));
-  if (unit == 0 || !planted("padding_row_of_the_first_stage_alone"))
+  nn::Param& words = shared_param(segment, kWordTable, table, embedding_init(config_));
+  if (segment == 0 || !planted("padding_row_of_the_first_stage_alone"))
     words.padding_row = config_.padding_token;
   nn::Param* positions = nullptr;
   if (config_.learns_positions())
-    positions = &shared_param(unit, kPositionTable,
+    positions = &shared_param(segment, kPositionTable,
                               {.name = {},
                                .shape = {config_.max_position_embeddings, config_.hidden_size},
                                .table = true,
@@ -120,32 +120,32 @@ TokenEmbedding Gpt::make_embedding(int64_t unit) {
                               embedding_init(config_));
   parallel::VocabAdapters adapters; // none where depths look up in the table, too
   if (config_.mtp_num_layers == 0)
-    adapters = {root().of_unit(unit) / kWordModule, words, nn::AdaptedUse::kEmbedding};
+    adapters = {root().of_segment(segment) / kWordModule, words, nn::AdaptedUse::kEmbedding};
   return {words, positions, config_, build_.tp, adapters};
 }
 
-std::unique_ptr<nn::Segment> Gpt::make_depth(int64_t unit) {
+std::unique_ptr<nn::Segment> Gpt::make_depth(int64_t segment) {
   const ModelConfig& c = config_;
-  const nn::Scope scope = root().of_unit(unit);
-  const int64_t depth = unit - first_depth(c) + 1, last = c.num_layers - 1;
+  const nn::Scope scope = root().of_segment(segment);
+  const int64_t depth = segment - first_depth(c) + 1, last = c.num_layers - 1;
   std::optional<layers::Norm> final_norm;
   if (depth == 1)
     final_norm.emplace(scope / "final_norm", c.hidden_size, norm_options(c), build_.tp);
   return std::make_unique<MtpSegment>(scope / fmt::format("mtp.{}", depth - 1), c, depth,
                                       MtpSegment::Parts{.final_norm = std::move(final_norm),
-                                                        .embedding = make_embedding(unit),
+                                                        .embedding = make_embedding(segment),
                                                         .experts = build_.experts,
                                                         .context = build_.context.of_layer(last)},
                                       build_.tp, rotary_.of_layer(c, last));
 }
 
-std::unique_ptr<nn::Segment> Gpt::make_head(int64_t unit) {
-  const nn::Scope scope = root().of_unit(unit);
+std::unique_ptr<nn::Segment> Gpt::make_head(int64_t segment) {
+  const nn::Scope scope = root().of_segment(segment);
   const nn::ShardSpec table = parallel::vocab_spec(config_.vocab_size, config_.hidden_size);
   nn::Param& output = config_.untie_embeddings_and_output_weights
                           ? (scope / kOutputModule)
                                 .param("weight", table, nn::Init::normal(config_.init_method_std))
-                          : shared_param(unit, kWordTable, table, embedding_init(config_));
+                          : shared_param(segment, kWordTable, table, embedding_init(config_));
   LmHeadOptions options;
   for (int64_t depth = 1; depth <= config_.mtp_num_layers; ++depth)
     options.further.push_back({mtp_labels(depth), mtp_term(depth)});
@@ -156,14 +156,14 @@ std::unique_ptr<nn::Segment> Gpt::make_head(int64_t unit) {
 
 Gpt::Gpt(const ModelConfig& config, const ModelBuild& build)
     : Model(config, build), rotary_(config) {
-  assemble([&](int64_t unit) -> std::unique_ptr<nn::Segment> {
-    if (unit == 0) return std::make_unique<EmbeddingSegment>(make_embedding(unit));
-    if (unit == head_of(config)) return make_head(unit);
-    if (unit >= first_depth(config)) return make_depth(unit);
+  assemble([&](int64_t segment) -> std::unique_ptr<nn::Segment> {
+    if (segment == 0) return std::make_unique<EmbeddingSegment>(make_embedding(segment));
+    if (segment == head_of(config)) return make_head(segment);
+    if (segment >= first_depth(config)) return make_depth(segment);
     return std::make_unique<LayerSegment>(
-        root().of_unit(unit) / ("layers." + std::to_string(unit - 1)),
-        layer_options(config, unit - 1), build.tp, rotary_.of_layer(config, unit - 1),
-        build.experts, build.context.of_layer(unit - 1));
+        root().of_segment(segment) / ("layers." + std::to_string(segment - 1)),
+        layer_options(config, segment - 1), build.tp, rotary_.of_layer(config, segment - 1),
+        build.experts, build.context.of_layer(segment - 1));
   });
 }
 

@@ -19,10 +19,10 @@ class Gpt final : public Model {
                                int64_t segment);
 
  private:
-  TokenEmbedding make_embedding(int64_t unit);
+  TokenEmbedding make_embedding(int64_t segment);
   /// Of multi-token prediction.
-  std::unique_ptr<nn::Segment> make_depth(int64_t unit);
-  std::unique_ptr<nn::Segment> make_head(int64_t unit);
+  std::unique_ptr<nn::Segment> make_depth(int64_t segment);
+  std::unique_ptr<nn::Segment> make_head(int64_t segment);
 
   Rotary rotary_;
 };

@@ -27,12 +27,12 @@ enum Kind : int {
 struct Numbers {
   explicit Numbers(const ModelConfig& c)
       : norm(c.num_layers + 1), decoder(norm + 1), head(decoder + c.decoder_layers() + 1) {}
-  Kind kind_of(int64_t unit) const {
-    if (unit == 0) return kEncoderEmbedding;
-    if (unit < norm) return kEncoderLayer;
-    if (unit == norm) return kEncoderNorm;
-    if (unit == decoder) return kDecoderEmbedding;
-    return unit < head ? kDecoderLayer : kHead;
+  Kind kind_of(int64_t segment) const {
+    if (segment == 0) return kEncoderEmbedding;
+    if (segment < norm) return kEncoderLayer;
+    if (segment == norm) return kEncoderNorm;
+    if (segment == decoder) return kDecoderEmbedding;
+    return segment < head ? kDecoderLayer : kHead;
   }
   int64_t norm, decoder, head;
 };
@@ -198,43 +198,43 @@ ModelSpec T5::spec_of(const ModelConfig& c) {
   return spec;
 }
 
-std::shared_ptr<const layers::RelativeBias> T5::bias(Side side, int64_t unit) {
+std::shared_ptr<const layers::RelativeBias> T5::bias(Side side, int64_t segment) {
   const bool encodes = side == Side::kEncoder;
   const layers::RelativeBiasOptions options = bias_options(config_, encodes);
-  nn::Param& weight =
-      shared_param(unit, encodes ? "encoder.relative_bias.weight" : "decoder.relative_bias.weight",
-                   layers::RelativeBias::spec(options), nn::Init::normal(options.init_std));
+  nn::Param& weight = shared_param(
+      segment, encodes ? "encoder.relative_bias.weight" : "decoder.relative_bias.weight",
+      layers::RelativeBias::spec(options), nn::Init::normal(options.init_std));
   auto& made = biases_[static_cast<int>(side)];
   if (made == nullptr) made = std::make_shared<const layers::RelativeBias>(weight, options);
   return made;
 }
 
-std::unique_ptr<nn::Segment> T5::make_segment(int64_t unit) {
+std::unique_ptr<nn::Segment> T5::make_segment(int64_t segment) {
   const Numbers numbers(config_);
-  const nn::Scope scope = root().of_unit(unit);
+  const nn::Scope scope = root().of_segment(segment);
   const nn::ShardSpec table = parallel::vocab_spec(config_.vocab_size, config_.hidden_size);
   const auto words = [&]() -> nn::Param& {
-    return shared_param(unit, kWordTable, table, embedding_init(config_));
+    return shared_param(segment, kWordTable, table, embedding_init(config_));
   };
   const double dropout = config_.embedding_dropout.value_or(config_.hidden_dropout);
-  switch (numbers.kind_of(unit)) {
+  switch (numbers.kind_of(segment)) {
   case kEncoderEmbedding:
     return std::make_unique<WordSegment>("encoder.embedding", "input_ids", words(), dropout, 0,
                                          build_.tp);
   case kEncoderLayer:
-    return std::make_unique<T5Layer>(scope / ("encoder.layers." + std::to_string(unit - 1)),
-                                     t5_layer(config_, unit - 1), build_.tp,
-                                     bias(Side::kEncoder, unit));
+    return std::make_unique<T5Layer>(scope / ("encoder.layers." + std::to_string(segment - 1)),
+                                     t5_layer(config_, segment - 1), build_.tp,
+                                     bias(Side::kEncoder, segment));
   case kEncoderNorm:
     return std::make_unique<MemorySegment>(scope / "encoder.final_norm", config_, build_.tp);
   case kDecoderEmbedding:
     return std::make_unique<WordSegment>("decoder.embedding", "decoder_input_ids", words(), dropout,
                                          site_behind(config_, 1), build_.tp);
   case kDecoderLayer: {
-    const int64_t index = unit - numbers.decoder - 1;
+    const int64_t index = segment - numbers.decoder - 1;
     return std::make_unique<T5Layer>(scope / ("decoder.layers." + std::to_string(index)),
                                      t5_layer(config_, config_.num_layers + index), build_.tp,
-                                     bias(Side::kDecoder, unit));
+                                     bias(Side::kDecoder, segment));
   }
   case kHead:
     break;
@@ -252,7 +252,7 @@ std::unique_ptr<nn::Segment> T5::make_segment(int64_t unit) {
 }
 
 T5::T5(const ModelConfig& config, const ModelBuild& build) : Model(config, build) {
-  assemble([&](int64_t unit) { return make_segment(unit); });
+  assemble([&](int64_t segment) { return make_segment(segment); });
 }
 
 nn::Cost T5::segment_cost(const ModelConfig& c, const std::vector<nn::LayerShape>& shapes,

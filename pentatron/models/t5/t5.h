@@ -20,8 +20,8 @@ class T5 final : public Model {
  private:
   enum class Side : uint8_t { kEncoder, kDecoder };
   /// Of this rank's layers; made for the first of them.
-  std::shared_ptr<const layers::RelativeBias> bias(Side side, int64_t unit);
-  std::unique_ptr<nn::Segment> make_segment(int64_t unit);
+  std::shared_ptr<const layers::RelativeBias> bias(Side side, int64_t segment);
+  std::unique_ptr<nn::Segment> make_segment(int64_t segment);
 
   std::shared_ptr<const layers::RelativeBias> biases_[2];
 };

@@ -1,6 +1,9 @@
 #include "pentatron/nn/ops/matmul.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
 
 #include "pentatron/kernels/gemm/gemm.h"
 #include "pentatron/nn/ops/kernel_args.h"
@@ -145,6 +148,103 @@ void add_matmul_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x) {
   if (weight.low_precision) return add_low_precision_tn(weight, dy, x);
   const Param::Sum sum = weight.sum_to_write();
   add_matmul_tn(sum.tensor, dy, x, sum.empty);
+}
+
+namespace {
+
+/// A matrix or a stack of them as stored: row-major, or the transpose of that.
+struct Stored {
+  at::Tensor matrix; // as seen
+  bool transposed;
+
+  explicit Stored(const at::Tensor& x) : matrix(x), transposed(false) {
+    const auto rows_of = [](int64_t stride, int64_t width, int64_t along) {
+      return along == 1 && stride >= width;
+    };
+    if (rows_of(x.stride(-2), x.size(-1), x.stride(-1))) return;
+    transposed = rows_of(x.stride(-1), x.size(-2), x.stride(-2));
+    if (!transposed) matrix = x.contiguous();
+  }
+  int64_t ld() const { return matrix.stride(transposed ? -1 : -2); }
+  int64_t stride() const { return matrix.dim() == 3 ? matrix.stride(0) : 0; }
+};
+
+} // namespace
+
+namespace {
+
+/// Runs pentatron's GEMM if it takes the arguments faster than LibTorch would.
+bool try_multiply(const at::Tensor& out, const at::Tensor& a_in, const at::Tensor& b_in,
+                  bool lower) {
+  if (!out.is_cpu() || out.scalar_type() == at::kDouble) return false;
+  const Stored a(a_in), b(b_in);
+  const kernels::GemmArgs args{.m = out.size(-2),
+                               .n = out.size(-1),
+                               .k = a_in.size(-1),
+                               .transpose_a = a.transposed,
+                               .transpose_b = b.transposed,
+                               .in_dtype = kernel_dtype(a_in.scalar_type()),
+                               .out_dtype = kernel_dtype(out.scalar_type()),
+                               .a = a.matrix.data_ptr(),
+                               .lda = a.ld(),
+                               .b = b.matrix.data_ptr(),
+                               .ldb = b.ld(),
+                               .c = out.data_ptr(),
+                               .ldc = out.stride(-2),
+                               .lower = lower,
+                               .batch = out.dim() == 3 ? out.size(0) : 1,
+                               .stride_a = a.stride(),
+                               .stride_b = b.stride(),
+                               .stride_c = out.dim() == 3 ? out.stride(0) : 0};
+  if (!kernels::gemm_supported(args)) return false;
+  kernels::gemm(args);
+  return true;
+}
+
+/// Copies what is below the diagonals of the matrices [n, n] of `x` above them.
+template <class T> void mirror(const at::Tensor& x) {
+  constexpr int64_t kTile = 32;
+  const int64_t n = x.size(-1), tiles = (n + kTile - 1) / kTile;
+  T* const data = x.mutable_data_ptr<T>();
+  at::parallel_for(0, x.numel() / (n * n) * tiles, 1, [&](int64_t first, int64_t last) {
+    T tile[kTile][kTile]; // rows of a matrix often lie a power of two apart: one line of the cache
+    for (int64_t at = first; at < last; ++at) {
+      T* const own = data + at / tiles * n * n;
+      const int64_t i0 = at % tiles * kTile, rows = std::min(n - i0, kTile);
+      for (int64_t j0 = i0; j0 < n; j0 += kTile) {
+        const int64_t columns = std::min(n - j0, kTile);
+        for (int64_t j = 0; j < columns; ++j) std::copy_n(own + (j0 + j) * n + i0, rows, tile[j]);
+        for (int64_t i = 0; i < rows; ++i)
+          for (int64_t j = i0 == j0 ? i + 1 : 0; j < columns; ++j)
+            own[(i0 + i) * n + j0 + j] = tile[j][i];
+      }
+    }
+  });
+}
+
+} // namespace
+
+void multiply_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+  if (try_multiply(out, a, b, /*lower=*/false)) return;
+  at::Tensor target = out;
+  if (out.dim() == 2)
+    at::mm_out(target, a, b);
+  else
+    target.copy_(at::bmm(a, b));
+}
+
+at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b) {
+  std::vector<int64_t> sizes = a.sizes().vec();
+  sizes.back() = b.size(-1);
+  const at::Tensor out = at::empty(sizes, a.options());
+  if (!try_multiply(out, a, b, /*lower=*/true)) {
+    multiply_into(out, a, b);
+  } else if (out.element_size() == 2) {
+    mirror<int16_t>(out.view(at::kShort));
+  } else {
+    mirror<float>(out);
+  }
+  return out;
 }
 
 void add_column_sums(const at::Tensor& grad, const at::Tensor& dy) {

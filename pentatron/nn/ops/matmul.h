@@ -1,5 +1,5 @@
-/// The three matrix products of a linear layer, through pentatron's GEMM where it is the fastest
-/// and LibTorch's elsewhere.
+/// The three matrix products of a linear layer, and products of any matrices, through pentatron's
+/// GEMM where it is the fastest and LibTorch's elsewhere.
 ///
 /// Shapes, T = tokens: x [T, in], w [out, in], dy [T, out]; rows may be strided, columns are
 /// contiguous.
@@ -37,6 +37,13 @@ void add_matmul_tn(const at::Tensor& grad, const at::Tensor& dy, const at::Tenso
                    bool empty = false);
 /// Adds to the gradient of a parameter, in low precision if the parameter requests it.
 void add_matmul_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x);
+
+/// out = a b, of matrices [m, k] and [k, n] or of stacks of them [S, m, k] and [S, k, n]. Views may
+/// be transposed; rows of `out` may be strided, its columns are contiguous.
+void multiply_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
+/// a b of which is known that it is symmetric (b is the transpose of a, or both are polynomials of
+/// one matrix): on CPUs what is above the diagonal is not multiplied but copied.
+at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b);
 
 /// grad [out] += column sums of dy.
 void add_column_sums(const at::Tensor& grad, const at::Tensor& dy);

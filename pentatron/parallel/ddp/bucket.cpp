@@ -50,11 +50,12 @@ std::vector<Bucket> make_buckets(const std::vector<nn::Param*>& params,
     const std::string shared =
         param->trainable ? nn::shared_axis_of(param->spec(), param->where()) : "";
     const bool alone = !shared.empty();
-    std::vector<int64_t> units = param->units();
-    std::sort(units.begin(), units.end());
+    std::vector<int64_t> segments = param->segments();
+    std::sort(segments.begin(), segments.end());
     auto found =
         std::ranges::find_if(open, [&](size_t b) { return family_of(buckets[b]) == family; });
-    if (found != open.end() && (alone || (options.split_units && buckets[*found].units != units))) {
+    if (found != open.end() &&
+        (alone || (options.split_segments && buckets[*found].segments != segments))) {
       open.erase(found);
       found = open.end();
     }
@@ -67,9 +68,9 @@ std::vector<Bucket> make_buckets(const std::vector<nn::Param*>& params,
     bucket.slots.push_back({param, bucket.length});
     bucket.length += round_up(param->numel(), kAlignment);
     std::vector<int64_t> joined;
-    std::set_union(bucket.units.begin(), bucket.units.end(), units.begin(), units.end(),
+    std::set_union(bucket.segments.begin(), bucket.segments.end(), segments.begin(), segments.end(),
                    std::back_inserter(joined));
-    bucket.units = std::move(joined);
+    bucket.segments = std::move(joined);
     const bool full = bucket.length >= options.bucket_size &&
                       (!family.whole || std::ssize(bucket.slots) >= options.num_shards);
     if (alone || full) open.erase(found);

@@ -22,9 +22,9 @@ struct Bucket {
     nn::Param* param = nullptr;
     int64_t begin = 0; ///< in the bucket, in elements
   };
-  std::vector<Slot> slots;    ///< ascending
-  int64_t length = 0;         ///< a multiple of 64 times the number of shards
-  std::vector<int64_t> units; ///< whose passes read it, ascending
+  std::vector<Slot> slots;       ///< ascending
+  int64_t length = 0;            ///< a multiple of 64 times the number of shards
+  std::vector<int64_t> segments; ///< whose passes read it, ascending
   /// Of one parameter that several pipeline ranks hold and train: its axis of copies. All of them
   /// have the same bucket.
   std::string shared_axis;
@@ -33,7 +33,7 @@ struct Bucket {
 struct BucketOptions {
   int64_t bucket_size = 0; ///< a bucket is closed when it has as many elements
   int64_t num_shards = 1;
-  bool split_units = false; ///< parameters of different units do not share a bucket
+  bool split_segments = false; ///< parameters of different segments do not share a bucket
 };
 
 /// Every parameter in one bucket, the last one first: its gradient is ready first. A bucket holds

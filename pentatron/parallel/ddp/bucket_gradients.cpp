@@ -99,8 +99,7 @@ class ResidentGradients final : public BucketGradients {
     if (!started_[b] && std::all_of(slots.begin(), slots.end(), paid_back)) start(b);
   }
   void start(size_t b) {
-    constexpr size_t kCopiesUnderWay = 2;
-    if (reducer_.copies() && under_way_.size() == kCopiesUnderWay) finish_oldest();
+    if (reducer_.copies() && under_way_.size() == Reducer::kCopiesUnderWay) finish_oldest();
     write_zeros((*buckets_)[b]);
     under_way_.push_back(reducer_.start(whole_[b]));
     started_[b] = true;
@@ -121,14 +120,15 @@ class ResidentGradients final : public BucketGradients {
 };
 
 /// Parameters have gradients only between the first one that backward brings and the end of the
-/// unit's backward pass; then the bucket's scratch is reduced and its sum added to the owned shard.
+/// segment's backward pass; then the bucket's scratch is reduced and its sum added to the owned
+/// shard.
 class ShardedGradients final : public BucketGradients {
  public:
   ShardedGradients(const std::vector<Bucket>& buckets, const BucketGradientsOptions& options)
       : buckets_(&buckets), overlap_(options.overlap), reducer_(options.reducer),
         flat_(allocate(buckets, options.reducer, options.reducer.shard.size())),
-        sums_(cut_by_bucket(flat_, buckets, options.reducer.shard.size())), pool_(flat_.options()),
-        scratch_(buckets.size()) {
+        sums_(cut_by_bucket(flat_, buckets, options.reducer.shard.size())),
+        pool_(flat_.options(), nn::MemoryCategory::kGradients), scratch_(buckets.size()) {
     for (size_t b = 0; b < buckets.size(); ++b) {
       for (const Bucket::Slot& slot : buckets[b].slots)
         slot.param->need_main_grad = [this, b](nn::Param&) { lend(b); };
@@ -144,12 +144,12 @@ class ShardedGradients final : public BucketGradients {
   void forwards_done() override {}
 
   void defer_to_flush(bool defer) override { defer_ = defer; }
-  void backward_done(int64_t unit) override {
+  void backward_done(int64_t segment) override {
     if (defer_) return;
-    finish_under_way(); // that of the unit before has had this one's time
+    finish_under_way(); // that of the segment before has had this one's time
     for (size_t b = 0; b < buckets_->size(); ++b) {
-      // A bucket of several units is complete with the first of them, the last in backward.
-      if ((*buckets_)[b].units.front() == unit) start(b);
+      // A bucket of several segments is complete with the first of them, the last in backward.
+      if ((*buckets_)[b].segments.front() == segment) start(b);
     }
     if (!overlap_) finish_under_way();
   }

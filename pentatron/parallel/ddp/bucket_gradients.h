@@ -19,8 +19,8 @@ class BucketGradients {
   virtual at::Tensor owned(size_t bucket) const = 0;
   virtual void begin_step() = 0;
   virtual void forwards_done() = 0;
-  /// Backward of a unit has run for a microbatch.
-  virtual void backward_done(int64_t unit) = 0;
+  /// Backward of a segment has run for a microbatch.
+  virtual void backward_done(int64_t segment) = 0;
   /// What backward_done() would reduce waits for flush().
   virtual void defer_to_flush(bool defer) = 0;
   virtual void flush() = 0;

@@ -34,22 +34,23 @@ class Values : public BucketValues {
       : buckets_(&buckets), shard_(options.shard), overlap_(options.overlap),
         works_(buckets.size()) {
     for (size_t b = 0; b < buckets.size(); ++b) {
-      for (const int64_t unit : buckets[b].units) of_unit_[unit].push_back(b);
+      for (const int64_t segment : buckets[b].segments) of_segment_[segment].push_back(b);
     }
   }
 
  protected:
-  const std::vector<size_t>& of_unit(int64_t unit) const {
+  const std::vector<size_t>& of_segment(int64_t segment) const {
     static const std::vector<size_t> none;
-    const auto found = of_unit_.find(unit);
-    return found == of_unit_.end() ? none : found->second;
+    const auto found = of_segment_.find(segment);
+    return found == of_segment_.end() ? none : found->second;
   }
-  /// Calls `start` for the buckets of the unit, and under overlap for those that the pass needs
+  /// Calls `start` for the buckets of the segment, and under overlap for those that the pass needs
   /// next.
-  template <class Fn> void start_needed(int64_t unit, nn::Pass pass, Fn&& start) {
-    for (const size_t b : of_unit(unit)) start(b);
+  template <class Fn> void start_needed(int64_t segment, nn::Pass pass, Fn&& start) {
+    for (const size_t b : of_segment(segment)) start(b);
     if (!overlap_) return;
-    for (const size_t b : of_unit(pass == nn::Pass::kForward ? unit + 1 : unit - 1)) start(b);
+    for (const size_t b : of_segment(pass == nn::Pass::kForward ? segment + 1 : segment - 1))
+      start(b);
   }
   const Bucket& bucket(size_t b) const { return (*buckets_)[b]; }
   size_t num_buckets() const { return buckets_->size(); }
@@ -61,7 +62,7 @@ class Values : public BucketValues {
   std::vector<comm::Work> works_; // gathers under way, by bucket
 
  private:
-  std::map<int64_t, std::vector<size_t>> of_unit_;
+  std::map<int64_t, std::vector<size_t>> of_segment_;
 };
 
 class ResidentValues final : public Values {
@@ -78,8 +79,8 @@ class ResidentValues final : public Values {
     return shard_of(whole_[b], shard_.rank(), shard_.size());
   }
 
-  void acquire(int64_t unit, nn::Pass) override {
-    for (const size_t b : of_unit(unit)) wait_for(b);
+  void acquire(int64_t segment, nn::Pass) override {
+    for (const size_t b : of_segment(segment)) wait_for(b);
   }
   void release(int64_t) override {}
 
@@ -110,19 +111,20 @@ class ShardedValues final : public Values {
  public:
   ShardedValues(const std::vector<Bucket>& buckets, const BucketValuesOptions& options)
       : Values(buckets, options), owned_(allocate(buckets, shard_.size(), options.device)),
-        pool_(owned_.empty() ? at::TensorOptions() : owned_.front().options()),
+        pool_(owned_.empty() ? at::TensorOptions() : owned_.front().options(),
+              nn::MemoryCategory::kParameters),
         gathered_(buckets.size()), users_(buckets.size(), 0) {}
 
   at::Tensor owned(size_t b) const override { return owned_[b]; }
 
-  void acquire(int64_t unit, nn::Pass pass) override {
-    start_needed(unit, pass, [this](size_t b) { start(b); });
-    for (const size_t b : of_unit(unit)) {
+  void acquire(int64_t segment, nn::Pass pass) override {
+    start_needed(segment, pass, [this](size_t b) { start(b); });
+    for (const size_t b : of_segment(segment)) {
       if (users_[b]++ == 0) lend(b);
     }
   }
-  void release(int64_t unit) override {
-    for (const size_t b : of_unit(unit)) {
+  void release(int64_t segment) override {
+    for (const size_t b : of_segment(segment)) {
       if (--users_[b] == 0) drop(b);
     }
   }
@@ -181,12 +183,13 @@ class ShardedValues final : public Values {
   std::vector<int> users_;           // acquires without release
 };
 
-/// Weights in low precision: their owners have the values, and units get the codes.
+/// Weights in low precision: their owners have the values, and segments get the codes.
 class Fp8Values final : public Values {
  public:
   Fp8Values(const std::vector<Bucket>& buckets, const BucketValuesOptions& options, bool sharded)
       : Values(buckets, options), sharded_(sharded),
-        owned_(allocate(buckets, shard_.size(), options.device)), pool_(code_options()) {
+        owned_(allocate(buckets, shard_.size(), options.device)),
+        pool_(code_options(), nn::MemoryCategory::kParameters) {
     const nn::MemoryScope scope(nn::MemoryCategory::kParameters);
     for (const Bucket& bucket : buckets) {
       Codes& codes = codes_.emplace_back();
@@ -205,19 +208,19 @@ class Fp8Values final : public Values {
 
   at::Tensor owned(size_t b) const override { return owned_[b]; }
 
-  void acquire(int64_t unit, nn::Pass pass) override {
-    start_needed(unit, pass, [this](size_t b) { start(b); });
-    for (const size_t b : of_unit(unit)) {
+  void acquire(int64_t segment, nn::Pass pass) override {
+    start_needed(segment, pass, [this](size_t b) { start(b); });
+    for (const size_t b : of_segment(segment)) {
       if (codes_[b].users++ == 0) lend(b);
     }
   }
-  void release(int64_t unit) override {
-    for (const size_t b : of_unit(unit)) {
+  void release(int64_t segment) override {
+    for (const size_t b : of_segment(segment)) {
       if (--codes_[b].users == 0) drop(b);
     }
   }
 
-  /// Codes are made when a unit needs them: by then delayed scales are those of the step.
+  /// Codes are made when a segment needs them: by then delayed scales are those of the step.
   void publish() override {
     wait();
     for (Codes& codes : codes_) codes.fresh = false;

@@ -1,5 +1,5 @@
 /// Where the values of buckets live: whole on every rank (ZeRO-0 to 2), or only this rank's shards,
-/// gathered for the units that are in use (ZeRO-3).
+/// gathered for the segments that are in use (ZeRO-3).
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@ class BucketValues {
 
   /// This rank's shard of a bucket.
   virtual at::Tensor owned(size_t bucket) const = 0;
-  virtual void acquire(int64_t unit, nn::Pass pass) = 0;
-  virtual void release(int64_t unit) = 0;
+  virtual void acquire(int64_t segment, nn::Pass pass) = 0;
+  virtual void release(int64_t segment) = 0;
   /// Sends the owned shards to the other ranks after they have changed. Collective.
   virtual void publish() = 0;
   /// Waits for the transfers of publish().
@@ -41,8 +41,9 @@ std::unique_ptr<BucketValues> make_resident_values(const std::vector<Bucket>& bu
                                                    const BucketValuesOptions& options);
 std::unique_ptr<BucketValues> make_sharded_values(const std::vector<Bucket>& buckets,
                                                   const BucketValuesOptions& options);
-/// Of weights in low precision (nn/fp8_weight.h): a rank keeps the values of its shards; units get
-/// codes, which are whole on every rank (ZeRO-1 and 2), or with `sharded` gathered as in ZeRO-3.
+/// Of weights in low precision (nn/fp8_weight.h): a rank keeps the values of its shards; segments
+/// get codes, which are whole on every rank (ZeRO-1 and 2), or with `sharded` gathered as in
+/// ZeRO-3.
 std::unique_ptr<BucketValues> make_fp8_values(const std::vector<Bucket>& buckets,
                                               const BucketValuesOptions& options, bool sharded);
 

@@ -82,9 +82,9 @@ std::unique_ptr<DataParallel::Part> DataParallel::make_part(const std::vector<nn
   const comm::Group& shard = sharding.shard;
   const int64_t stage = shard.size() == 1 ? 0 : config.zero_stage; // nothing to split
   auto part = std::make_unique<Part>();
-  part->buckets = make_buckets(
-      params,
-      {.bucket_size = config.bucket_size, .num_shards = shard.size(), .split_units = stage >= 2});
+  part->buckets = make_buckets(params, {.bucket_size = config.bucket_size,
+                                        .num_shards = shard.size(),
+                                        .split_segments = stage >= 2});
   const BucketValuesOptions values{
       .device = device, .shard = shard, .overlap = config.overlap_param_gather};
   if (stage > 0 && sends_codes(*params.front(), config))
@@ -160,14 +160,14 @@ void DataParallel::read_values(const std::function<void(const nn::Param&)>& visi
   for (nn::Param* const param : int8_) param->read_int8(visit);
 }
 
-void DataParallel::acquire(int64_t unit, nn::Pass pass) {
-  for (const auto& part : parts_) part->values->acquire(unit, pass);
+void DataParallel::acquire(int64_t segment, nn::Pass pass) {
+  for (const auto& part : parts_) part->values->acquire(segment, pass);
 }
 
-void DataParallel::release(int64_t unit, nn::Pass pass) {
+void DataParallel::release(int64_t segment, nn::Pass pass) {
   for (const auto& part : parts_) {
-    part->values->release(unit);
-    if (part->gradients && pass == nn::Pass::kBackward) part->gradients->backward_done(unit);
+    part->values->release(segment);
+    if (part->gradients && pass == nn::Pass::kBackward) part->gradients->backward_done(segment);
   }
 }
 

@@ -49,8 +49,8 @@ class DataParallel final : public nn::ParamStore {
   /// Calls `visit` for every parameter while it has its whole value. Collective over dp.
   void read_values(const std::function<void(const nn::Param&)>& visit);
 
-  void acquire(int64_t unit, nn::Pass pass) override;
-  void release(int64_t unit, nn::Pass pass) override;
+  void acquire(int64_t segment, nn::Pass pass) override;
+  void release(int64_t segment, nn::Pass pass) override;
 
   /// Gradients are zero.
   void begin_step();

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <deque>
+
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/parallel/ddp/bucket.h"
@@ -11,7 +13,8 @@ namespace pentatron::parallel {
 Reducer::Reducer(const Options& options)
     : options_(options),
       copies_(options.wire != options.dtype && options.shard.size() * options.replicas.size() > 1),
-      wires_(at::TensorOptions(options.wire).device(options.device)) {}
+      wires_(at::TensorOptions(options.wire).device(options.device),
+             nn::MemoryCategory::kGradients) {}
 
 at::Tensor Reducer::to_wire(const at::Tensor& gradients) {
   return copies_ ? wires_.take(gradients.numel()).copy_(gradients) : gradients;
@@ -43,18 +46,27 @@ at::Tensor Reducer::finish(Reduction& reduction) {
 void Reducer::sum_over_replicas(const std::vector<at::Tensor>& owned) {
   const comm::Group& replicas = options_.replicas;
   if (options_.shard.size() == 1 || replicas.size() == 1 || planted("replicas_not_summed")) return;
-  std::vector<at::Tensor> wires;
-  std::vector<comm::Work> works;
+  struct UnderWay {
+    at::Tensor gradients, wire;
+    comm::Work work;
+  };
+  std::deque<UnderWay> under_way;
+  const auto finish_oldest = [&] {
+    UnderWay& one = under_way.front();
+    one.work.wait();
+    if (copies_) {
+      one.gradients.copy_(one.wire);
+      wires_.give_back(one.wire);
+    }
+    under_way.pop_front();
+  };
   for (const at::Tensor& gradients : owned) {
-    wires.push_back(to_wire(gradients));
-    works.push_back(comm::all_reduce_start_(wires.back(), comm::ReduceOp::kSum, replicas));
+    if (copies_ && under_way.size() == kCopiesUnderWay) finish_oldest();
+    const at::Tensor wire = to_wire(gradients);
+    under_way.push_back(
+        {gradients, wire, comm::all_reduce_start_(wire, comm::ReduceOp::kSum, replicas)});
   }
-  for (size_t i = 0; i < owned.size(); ++i) {
-    works[i].wait();
-    if (!copies_) continue;
-    owned[i].copy_(wires[i]);
-    wires_.give_back(wires[i]);
-  }
+  while (!under_way.empty()) finish_oldest();
 }
 
 } // namespace pentatron::parallel

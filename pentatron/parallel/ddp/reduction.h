@@ -37,8 +37,10 @@ class Reducer {
   void sum_over_replicas(const std::vector<at::Tensor>& owned);
 
   const comm::Group& shard() const { return options_.shard; }
-  /// Whether a reduction in progress holds its own memory.
+  /// Whether a reduction in progress holds its own memory; then callers keep at most
+  /// kCopiesUnderWay in progress.
   bool copies() const { return copies_; }
+  static constexpr size_t kCopiesUnderWay = 2;
 
  private:
   at::Tensor to_wire(const at::Tensor& gradients);

@@ -1,6 +1,5 @@
 #include "pentatron/parallel/pipeline/channels.h"
 
-#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>

@@ -1,6 +1,5 @@
 #include "pentatron/trainer/metrics/mlflow.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>

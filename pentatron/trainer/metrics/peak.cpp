@@ -4,7 +4,6 @@
 #include <array>
 #include <barrier>
 #include <chrono>
-#include <limits>
 #include <thread>
 #include <vector>
 

@@ -18,6 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
 const TensorInfos kTiny = {{"w", {SafeDtype::kF32, {4}}}};
@@ -136,6 +137,30 @@ TEST_F(Folders, ForWeightsAloneTheOptimizersFilesDoNotMatter) {
   fs::resize_file(newest / shard_name("model", 0, 1), 5);
   EXPECT_EQ(newest_checkpoint(dir.path(), VerifyScope::kWeightsStructure)->folder.filename(),
             "step_00000010");
+}
+
+TEST_F(Folders, OfWhatIsKnownToBeDamagedInItsWeightsNothingIsReadAgain) {
+  for (const int64_t i : {10, 20}) write_example(dir.path(), i, 1);
+  const fs::path newest = dir.path() / "step_00000020", before = dir.path() / "step_00000010";
+  damage(newest);
+  const auto look = [&](KnownDamage damaged, VerifyScope scope) {
+    int calls = 0;
+    const auto found = newest_checkpoint(
+        dir.path(),
+        {.scope = scope, .damaged = std::move(damaged), .progress = [&calls] { ++calls; }});
+    EXPECT_EQ(found->folder, before);
+    EXPECT_THAT(found->passed_over, StartsWith("step_00000020: x"));
+    return calls;
+  };
+  const int structure = look({{newest, "x"}}, VerifyScope::kWeightsStructure);
+  EXPECT_LT(structure, look({{newest, "x"}}, VerifyScope::kStructure)) << "which tells a remedy";
+  damage(before);
+  EXPECT_THAT(message_of([&] {
+                newest_checkpoint(dir.path(), {.scope = VerifyScope::kWeightsStructure,
+                                               .damaged = {{newest, "x"}, {before, "y"}}});
+              }),
+              AllOf(HasSubstr("no intact checkpoint: step_00000020: x; step_00000010: y"),
+                    EndsWith("try: pentatron checkpoint repair " + newest.string())));
 }
 
 TEST_F(Folders, LaterOnesThanLatestBelongToAnotherRun) {

@@ -15,14 +15,14 @@ namespace {
 
 using testing::ElementsAre;
 
-/// a (unit 0), b and c (unit 1), d (unit 2).
+/// a (segment 0), b and c (segment 1), d (segment 2).
 struct Parameters {
   Parameters() {
     const nn::Scope scope(list, at::kFloat, {});
     scope.vector("a", 100, {});
-    scope.of_unit(1).vector("b", 64, {});
-    scope.of_unit(1).vector("c", 1, {});
-    scope.of_unit(2).vector("d", 65, {});
+    scope.of_segment(1).vector("b", 64, {});
+    scope.of_segment(1).vector("c", 1, {});
+    scope.of_segment(2).vector("d", 65, {});
   }
   nn::ParamList list;
 };
@@ -45,7 +45,7 @@ TEST(Buckets, BeginWithTheLastParameterAndCloseAtTheirSize) {
   ASSERT_EQ(buckets.size(), 2u);
   EXPECT_THAT(names(buckets[0]), ElementsAre("d", "c"));
   EXPECT_EQ(buckets[0].length, 192); // 128 + 64
-  EXPECT_THAT(buckets[0].units, ElementsAre(1, 2));
+  EXPECT_THAT(buckets[0].segments, ElementsAre(1, 2));
   EXPECT_THAT(names(buckets[1]), ElementsAre("b", "a"));
   EXPECT_EQ(buckets[1].slots[1].begin, 64);
   EXPECT_EQ(buckets[1].length, 192);
@@ -55,10 +55,10 @@ TEST(Buckets, HoldOneUnitWhereUnitsAreSplit) {
   Parameters params;
   params.list.find("d").used_by(0);
   const auto buckets = make_buckets(pointers(params.list),
-                                    {.bucket_size = 1000, .num_shards = 2, .split_units = true});
+                                    {.bucket_size = 1000, .num_shards = 2, .split_segments = true});
   ASSERT_EQ(buckets.size(), 3u);
   EXPECT_THAT(names(buckets[0]), ElementsAre("d"));
-  EXPECT_THAT(buckets[0].units, ElementsAre(0, 2));
+  EXPECT_THAT(buckets[0].segments, ElementsAre(0, 2));
   EXPECT_THAT(names(buckets[1]), ElementsAre("c", "b"));
   EXPECT_THAT(names(buckets[2]), ElementsAre("a"));
 }

@@ -45,9 +45,10 @@ TEST_P(FamiliesOfStage, FrozenParametersTakeTheirValuesAlone) {
     };
     nn::ParamList params;
     const nn::Scope scope(params, at::kBFloat16, {});
-    for (int64_t unit = 0; unit < all; ++unit)
-      scope.of_unit(unit).vector(std::to_string(unit), kSize, nn::Init::normal(1)).trainable =
-          unit >= frozen;
+    for (int64_t segment = 0; segment < all; ++segment)
+      scope.of_segment(segment)
+          .vector(std::to_string(segment), kSize, nn::Init::normal(1))
+          .trainable = segment >= frozen;
     const DdpConfig config{.zero_stage = stage, .bucket_size = 1000};
     DataParallel store(params, at::kCPU, config, groups_over(dp, config));
     store.write_values([](nn::Param& param) { param.initialize(1); });
@@ -63,18 +64,18 @@ TEST_P(FamiliesOfStage, FrozenParametersTakeTheirValuesAlone) {
     store.read_values([&](const nn::Param& param) { start[param.name()] = param.value().clone(); });
     store.begin_step();
     for (nn::Param& param : params) {
-      store.acquire(param.units().front(), Pass::kForward);
+      store.acquire(param.segments().front(), Pass::kForward);
       EXPECT_TRUE(at::equal(param.value(), start.at(param.name())));
       if (param.trainable) param.add_use();
-      store.release(param.units().front(), Pass::kForward);
+      store.release(param.segments().front(), Pass::kForward);
     }
     store.forwards_done();
-    for (int64_t unit = all - 1; unit >= 0; --unit) {
-      nn::Param& param = params.find(std::to_string(unit));
-      store.acquire(unit, Pass::kBackward);
+    for (int64_t segment = all - 1; segment >= 0; --segment) {
+      nn::Param& param = params.find(std::to_string(segment));
+      store.acquire(segment, Pass::kBackward);
       EXPECT_EQ(param.main_grad().defined(), param.trainable);
       if (param.trainable) param.accumulate(at::ones({kSize}));
-      store.release(unit, Pass::kBackward);
+      store.release(segment, Pass::kBackward);
     }
     store.finish_gradients();
     optimizer.step(0.1, 0.1, 1);
@@ -190,12 +191,12 @@ TEST_P(FamiliesOfStage, WhatStaysWholeAndWhatIsOfAnotherTypeTrainLikeTheRest) {
       for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
         const nn::Scope scope(params, dtype, {{"tp", {groups.tp().rank(), 2}}},
                               c10::toString(dtype));
-        for (int64_t unit = 0; unit < 3; ++unit) {
-          nn::Param& weight = scope.of_unit(unit).param(fmt::format("w{}", unit),
-                                                        {.name = {}, .shape = {unit + 3, 50}}, {});
+        for (int64_t segment = 0; segment < 3; ++segment) {
+          nn::Param& weight = scope.of_segment(segment).param(
+              fmt::format("w{}", segment), {.name = {}, .shape = {segment + 3, 50}}, {});
           weight.whole = true;
-          scope.of_unit(unit).param(
-              fmt::format("b{}", unit),
+          scope.of_segment(segment).param(
+              fmt::format("b{}", segment),
               {.name = {}, .shape = {50}, .placements = {{"tp", nn::Placement::partial()}}}, {});
         }
       }
@@ -203,14 +204,14 @@ TEST_P(FamiliesOfStage, WhatStaysWholeAndWhatIsOfAnotherTypeTrainLikeTheRest) {
       store.begin_step();
       for (nn::Param& param : params) param.add_use();
       store.forwards_done();
-      for (int64_t unit = 2; unit >= 0; --unit) {
-        store.acquire(unit, Pass::kBackward);
+      for (int64_t segment = 2; segment >= 0; --segment) {
+        store.acquire(segment, Pass::kBackward);
         for (nn::Param& param : params) {
-          if (param.units().front() != unit) continue;
+          if (param.segments().front() != segment) continue;
           EXPECT_EQ(param.main_grad().scalar_type(), param.dtype());
           param.accumulate(at::full(param.shape(), 1.0 / 3, param.main_grad().options()));
         }
-        store.release(unit, Pass::kBackward);
+        store.release(segment, Pass::kBackward);
       }
       store.finish_gradients();
       for (const nn::Shard& shard : store.shards())

@@ -17,23 +17,23 @@ namespace {
 using nn::MemoryCategory;
 using nn::Pass;
 
-constexpr int64_t kUnits = 5, kUnitSize = 64 * 12, kModel = kUnits * kUnitSize;
+constexpr int64_t kSegments = 5, kSegmentSize = 64 * 12, kModel = kSegments * kSegmentSize;
 
 /// A step in which every parameter gets a gradient from each of two microbatches.
 void train_step(nn::ParamList& params, DataParallel& store, optim::Optimizer& optimizer) {
   store.begin_step();
   for (int m = 0; m < 2; ++m) {
     for (nn::Param& param : params) {
-      store.acquire(param.units().front(), Pass::kForward);
+      store.acquire(param.segments().front(), Pass::kForward);
       param.add_use();
-      store.release(param.units().front(), Pass::kForward);
+      store.release(param.segments().front(), Pass::kForward);
     }
     if (m == 1) store.forwards_done();
-    for (int64_t unit = kUnits - 1; unit >= 0; --unit) {
-      nn::Param& param = params.find(std::to_string(unit));
-      store.acquire(unit, Pass::kBackward);
-      param.accumulate(at::ones({kUnitSize}));
-      store.release(unit, Pass::kBackward);
+    for (int64_t segment = kSegments - 1; segment >= 0; --segment) {
+      nn::Param& param = params.find(std::to_string(segment));
+      store.acquire(segment, Pass::kBackward);
+      param.accumulate(at::ones({kSegmentSize}));
+      store.release(segment, Pass::kBackward);
     }
   }
   store.finish_gradients();
@@ -58,8 +58,8 @@ TEST_P(Memory, IsWhatThePolicyKeeps) {
         };
         nn::ParamList params;
         const nn::Scope scope(params, at::kBFloat16, {});
-        for (int64_t unit = 0; unit < kUnits; ++unit)
-          scope.of_unit(unit).vector(std::to_string(unit), kUnitSize, {});
+        for (int64_t segment = 0; segment < kSegments; ++segment)
+          scope.of_segment(segment).vector(std::to_string(segment), kSegmentSize, {});
         const DdpConfig config{.zero_stage = stage,
                                .bucket_size = 1,
                                .overlap_grad_reduce = overlap,
@@ -75,10 +75,10 @@ TEST_P(Memory, IsWhatThePolicyKeeps) {
         };
         expect_kept();
         train_step(params, store, optimizer);
-        // Scratch of the unit at work and, overlapped, of the one under way.
-        const int64_t units = overlap ? 2 : 1;
-        const int64_t workspace =
-            (stage >= 2 ? 4 * kUnitSize * units : 0) + (stage >= 3 ? 2 * kUnitSize * units : 0);
+        // Scratch of the segment at work and, overlapped, of the one under way.
+        const int64_t segments = overlap ? 2 : 1;
+        const int64_t workspace = (stage >= 2 ? 4 * kSegmentSize * segments : 0) +
+                                  (stage >= 3 ? 2 * kSegmentSize * segments : 0);
         EXPECT_EQ(held(MemoryCategory::kWorkspace), workspace);
         const nn::MemorySnapshot once = nn::memory_snapshot(me);
         train_step(params, store, optimizer);

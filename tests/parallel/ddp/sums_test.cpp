@@ -58,8 +58,8 @@ std::vector<int> holders_of(const std::string& name, int pp) {
   return {};
 }
 
-/// The parameters of one stage. Units are numbered through the stages; the first and the last one
-/// share a table.
+/// The parameters of one stage. Segments are numbered through the stages; the first and the last
+/// one share a table.
 void add_parameters(nn::ParamList& params, const Layout& layout, const Place& at) {
   const nn::Scope root(params, at::kDouble, {{"tp", {at.tp, layout.tp}}});
   const auto add = [](const nn::Scope& scope, const std::string& name, std::vector<int64_t> shape,
@@ -71,26 +71,29 @@ void add_parameters(nn::ParamList& params, const Layout& layout, const Place& at
                         .placements = {{"tp", tp}}},
                        nn::Init::normal(1));
   };
-  const auto add_shared = [&](const std::string& name, int64_t unit, Placement tp) {
+  const auto add_shared = [&](const std::string& name, int64_t segment, Placement tp) {
     const std::vector<int> holders = holders_of(name, layout.pp);
     const auto found = std::find(holders.begin(), holders.end(), at.stage);
     if (found == holders.end()) return;
-    root.of_unit(unit).shared_param(
+    root.of_segment(segment).shared_param(
         name, {.name = {}, .shape = {12, 7}, .placements = {{"tp", tp}}}, nn::Init::normal(1),
         {static_cast<int>(found - holders.begin()), static_cast<int>(holders.size())});
   };
-  const auto add_table = [&](int64_t unit) { add_shared("table", unit, Placement::shard(0)); };
+  const auto add_table = [&](int64_t segment) {
+    add_shared("table", segment, Placement::shard(0));
+  };
   const int64_t first = 10 * at.stage; // stages leave numbers out, as chunks of a pipeline do
   if (at.stage == 0) add_table(first);
-  for (int64_t unit = first + 1; unit <= first + 2; ++unit) {
-    const nn::Scope scope = root.of_unit(unit) / ("layer" + std::to_string(unit));
+  for (int64_t segment = first + 1; segment <= first + 2; ++segment) {
+    const nn::Scope scope = root.of_segment(segment) / ("layer" + std::to_string(segment));
     add(scope, "norm", {kWidth}, Placement::partial());
     add(scope, "qkv", {(kQueryHeads + layout.kv_heads) * kRowsOfHead, kWidth}, Placement::shard(0),
         {{"q", kQueryHeads, kRowsOfHead, false}, {"k", layout.kv_heads, kRowsOfHead, true}});
     add(scope, "gate", {13}, Placement::replicate());
     add(scope, "down", {67, 4}, Placement::shard(1));
-    if (unit == first + 1) add(scope, "frozen", {3, 3}, Placement::replicate()).trainable = false;
-    if (unit == first + 1) add(scope, "unused", {9}, Placement::replicate());
+    if (segment == first + 1)
+      add(scope, "frozen", {3, 3}, Placement::replicate()).trainable = false;
+    if (segment == first + 1) add(scope, "unused", {9}, Placement::replicate());
   }
   const bool even = at.stage % 2 == 0;
   for (const char* name : {even ? "lines" : "columns", even ? "columns" : "lines"})
@@ -215,8 +218,8 @@ class Model {
     store_->finish_gradients();
     check_gradients(step);
     // A pass that ends early: what it gathered ahead is old after the update.
-    store_->acquire(units().front(), Pass::kForward);
-    store_->release(units().front(), Pass::kForward);
+    store_->acquire(segments().front(), Pass::kForward);
+    store_->release(segments().front(), Pass::kForward);
     for (const nn::Shard& shard : store_->shards())
       if (shard.trainable()) shard.values.sub_(shard.gradients);
     store_->publish_values();
@@ -226,13 +229,13 @@ class Model {
 
   /// Every value that a forward pass would see.
   void forward() {
-    for (const int64_t unit : units()) {
-      store_->acquire(unit, Pass::kForward);
-      for (nn::Param* param : of_unit(unit)) {
+    for (const int64_t segment : segments()) {
+      store_->acquire(segment, Pass::kForward);
+      for (nn::Param* param : of_segment(segment)) {
         test::expect_close(param->value(), values_[param->name()], {1e-12, 1e-12});
         if (param->trainable && gets_gradients(*param)) param->add_use();
       }
-      store_->release(unit, Pass::kForward);
+      store_->release(segment, Pass::kForward);
     }
   }
 
@@ -244,17 +247,17 @@ class Model {
 
  private:
   void backward(int64_t step, int64_t microbatch) {
-    const std::vector<int64_t> forward_order = units();
-    for (auto unit = forward_order.rbegin(); unit != forward_order.rend(); ++unit) {
-      store_->acquire(*unit, Pass::kBackward);
-      for (nn::Param* param : of_unit(*unit)) {
+    const std::vector<int64_t> forward_order = segments();
+    for (auto segment = forward_order.rbegin(); segment != forward_order.rend(); ++segment) {
+      store_->acquire(*segment, Pass::kBackward);
+      for (nn::Param* param : of_segment(*segment)) {
         if (!gets_gradients(*param)) continue;
         test::expect_close(param->value(), values_[param->name()], {1e-12, 1e-12});
-        // A table on one stage is used by two units: a half each.
-        const double share = param->units().size() > 1 ? 0.5 : 1;
+        // A table on one stage is used by two segments: a half each.
+        const double share = param->segments().size() > 1 ? 0.5 : 1;
         param->accumulate(own_gradient(*param, at_, step, microbatch) * share);
       }
-      store_->release(*unit, Pass::kBackward);
+      store_->release(*segment, Pass::kBackward);
     }
   }
 
@@ -295,7 +298,7 @@ class Model {
                 1e-12 * norm);
   }
 
-  std::vector<int64_t> units() const {
+  std::vector<int64_t> segments() const {
     std::vector<int64_t> all;
     for (int64_t i = at_.stage == 0 ? 0 : 1; i <= 3; ++i) {
       if (i < 3 || case_.layout.pp == 1 || at_.stage == case_.layout.pp - 1)
@@ -303,11 +306,11 @@ class Model {
     }
     return all;
   }
-  std::vector<nn::Param*> of_unit(int64_t unit) {
+  std::vector<nn::Param*> of_segment(int64_t segment) {
     std::vector<nn::Param*> result;
     for (nn::Param& param : params_) {
-      const auto& all = param.units();
-      if (std::find(all.begin(), all.end(), unit) != all.end()) result.push_back(&param);
+      const auto& all = param.segments();
+      if (std::find(all.begin(), all.end(), segment) != all.end()) result.push_back(&param);
     }
     return result;
   }
@@ -458,13 +461,13 @@ TEST(DataParallel, ReducesScratchAfterBackwardOrLeavesItToFlush) {
 }
 
 TEST(DataParallel, LendsGradientsWithoutWhatTheMemoryHeldBefore) {
-  // The scratch of unit 1 is that of unit 0 again, where gaps and "unused" hold its gradient.
+  // The scratch of segment 1 is that of segment 0 again, where gaps and "unused" hold its gradient.
   test::run_ranks(2, [&](const comm::Group& dp) {
     nn::ParamList params;
     const nn::Scope root(params, at::kDouble, {});
-    nn::Param& full = root.of_unit(0).vector("full", 512, {});
-    root.of_unit(1).vector("unused", 70, {});
-    nn::Param& small = root.of_unit(1).vector("small", 3, {});
+    nn::Param& full = root.of_segment(0).vector("full", 512, {});
+    root.of_segment(1).vector("unused", 70, {});
+    nn::Param& small = root.of_segment(1).vector("small", 3, {});
     const DdpConfig config = {.zero_stage = 2};
     DataParallel store(params, at::kCPU, config,
                        comm::ParallelGroups(dp, {}, data_parallel_groups("dp", 2, config)));

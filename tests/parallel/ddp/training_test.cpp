@@ -108,15 +108,16 @@ struct Trained {
 struct Model {
   explicit Model(const Options& options) {
     const nn::Scope root(params, options.dtype, {});
-    const auto table = [&](int64_t unit, const std::string& name) -> Param& {
-      return root.of_unit(unit).param(name, {.name = {}, .shape = {kVocab, kHidden}},
-                                      nn::Init::normal(0.7));
+    const auto table = [&](int64_t segment, const std::string& name) -> Param& {
+      return root.of_segment(segment).param(name, {.name = {}, .shape = {kVocab, kHidden}},
+                                            nn::Init::normal(0.7));
     };
     std::vector<std::unique_ptr<nn::Segment>> segments;
     Param& words = table(0, "table");
     segments.push_back(std::make_unique<Table>(words));
     for (int64_t i = 1; i <= kBlocks; ++i)
-      segments.push_back(std::make_unique<Block>(root.of_unit(i) / ("block" + std::to_string(i))));
+      segments.push_back(
+          std::make_unique<Block>(root.of_segment(i) / ("block" + std::to_string(i))));
     Param& out = options.tied ? words : table(kBlocks + 1, "out");
     out.used_by(kBlocks + 1);
     segments.push_back(std::make_unique<Head>(out));

@@ -1,7 +1,6 @@
 /// DeepSeek-V3: llama.cpp's deepseek2, of which it is the part with sigmoid scores. Files have
 /// kv_b_proj as keys, transposed, and values of each head, and interleaved rotary pairs, as
 /// Hugging Face does with rope_interleave. Layers of multi-token prediction are not in them.
-#include <algorithm>
 #include <cmath>
 #include <limits>
 

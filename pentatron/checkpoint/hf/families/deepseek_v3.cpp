@@ -93,7 +93,7 @@ void write_experts(const ModelConfig& c, Json& json) {
   json["moe_intermediate_size"] = ffn;
   json["n_shared_experts"] = std::max<int64_t>(1, shared / ffn);
   json["num_experts_per_tok"] = c.moe_router_topk;
-  json["norm_topk_prob"] = c.moe_router_norm_topk_prob.value_or(true);
+  json["norm_topk_prob"] = c.normalizes_topk();
   json["routed_scaling_factor"] = c.moe_router_topk_scaling_factor;
   json["n_group"] = c.moe_router_num_groups.value_or(1);
   json["topk_group"] = c.moe_router_group_topk.value_or(1);

@@ -89,6 +89,7 @@ struct Family {
   /// The key of config.json with the number of layers of multi-token prediction, which the tensors
   /// decide whatever it says. Null: the family has none.
   const char* depths_key = nullptr;
+  bool reads_quantised = false; ///< looks at quantization_config itself
   /// Copies of tensors that files have for such layers: their names and those of the originals. May
   /// be null.
   std::vector<std::pair<std::string, std::string>> (*copies)(const models::ModelConfig& c) =

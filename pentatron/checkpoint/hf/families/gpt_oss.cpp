@@ -78,7 +78,8 @@ Family gpt_oss_family() {
       .write = write_gpt_oss,
       .names = [](const models::ModelConfig& c,
                   TensorNames& out) { name_decoder(c, {.experts = {.stacked = true}}, out); },
-      .padding_token = -1};
+      .padding_token = -1,
+      .reads_quantised = true};
 }
 
 } // namespace pentatron::checkpoint
