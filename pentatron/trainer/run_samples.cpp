@@ -58,7 +58,7 @@ RunSamples::RunSamples(const Config& config, const data::Tokenizer& tokenizer)
                            excerpt(shown), parts_of(error.what()).sentence);
       }
     } else {
-      tokenizer.encode(shown, tokens);
+      tokens = data::encode_begun(shown, tokenizer);
     }
     // An encoder reads a whole document; a text without a token begins behind one.
     if (answers || tokens.empty()) tokens.push_back(tokenizer.eod());

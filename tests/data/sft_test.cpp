@@ -47,6 +47,35 @@ TEST(SftTokens, AndMasksAreThoseOfTransformers) {
   EXPECT_GT(cases, 200);
 }
 
+/// Where the tokenizer's post-processor puts tokens before a text, so does training; what it puts
+/// behind is the end of the document alone.
+TEST(SftTokens, OfTextsBeginAsTransformersBeginsThem) {
+  std::ifstream file(kData / "sft/expected.json");
+  const OrderedJson expected = OrderedJson::parse(file);
+  std::set<bool> begun;
+  for (const OrderedJson& one : expected["texts"]) {
+    const std::string name = one["tokenizer"], prompt = one["prompt"],
+                      completion = one["completion"];
+    SCOPED_TRACE(name + " " + prompt + "|" + completion);
+    const auto tokenizer =
+        tokenizer::open_tokenizer({.path = (kData / "tokenizers" / name).string()});
+    auto ids = one["ids"].get<std::vector<int32_t>>();
+    const auto record = [&](const OrderedJson& members) {
+      return teach_record(members.dump(), {}, *tokenizer);
+    };
+    const TaughtText text = record({{"prompt", prompt}, {"completion", completion}});
+    EXPECT_EQ(text.tokens, ids);
+    EXPECT_EQ(text.taught, one["mask"].get<std::vector<uint8_t>>());
+    EXPECT_EQ(record({{"text", prompt + completion}}).tokens, ids);
+    ids.pop_back();
+    EXPECT_EQ(encode_begun(prompt + completion, *tokenizer), ids);
+    EXPECT_EQ(prompt_of_record(OrderedJson{{"text", prompt + completion}}.dump(), {}, *tokenizer),
+              ids);
+    begun.insert(text.tokens[0] == 1 && !completion.starts_with("<s>"));
+  }
+  EXPECT_EQ(begun.size(), 2u) << "with and without";
+}
+
 /// By templates without marks, where transformers finds them by marks; the README beside the file
 /// has the origin.
 TEST(ChatText, AnswersAreFoundWhereTemplatesChangeEarlierText) {
@@ -508,6 +537,11 @@ TEST_F(SftTest, AnEncoderReadsThePromptAndTheDecoderLearnsTheAnswer) {
   EXPECT_THAT(pair.taught, ElementsAre(0, 0, 0, 1, 1, 1, 1));
   EXPECT_THAT(error_of<DataError>([&] { teach_pair(talk("Q", "A"), tokenizer, 256); }),
               HasSubstr("no prompt and completion as text and no instruction and output"));
+  const auto begun =
+      tokenizer::open_tokenizer({.path = (kData / "tokenizers/mistral.json").string()});
+  const TaughtText after_begin = teach_pair(R"({"prompt": "a", "completion": "a"})", *begun, 2);
+  EXPECT_THAT(after_begin.tokens, ElementsAre(1, 412, 2, 412, 2));
+  EXPECT_THAT(after_begin.taught, ElementsAre(0, 0, 0, 1, 1));
   const std::string lines = R"({"prompt": "ab", "completion": "xyz"})"
                             "\n"
                             R"({"prompt": "abcdefgh", "completion": "uvwxyz"})";

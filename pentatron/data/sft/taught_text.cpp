@@ -185,6 +185,19 @@ Example example_of(std::string_view record, bool templated, const std::string& t
   return example;
 }
 
+/// What the tokenizer puts before every text, such as <s>.
+std::vector<int32_t> tokens_before(const Tokenizer& tokenizer) {
+  std::vector<int32_t> plain, whole;
+  tokenizer.encode("a", plain);
+  tokenizer.encode_with_special("a", whole);
+  const auto text = std::ranges::search(whole, plain);
+  return {whole.begin(), text.begin()};
+}
+
+bool begins_with(const std::vector<int32_t>& tokens, const std::vector<int32_t>& begin) {
+  return std::ranges::mismatch(tokens, begin).in2 == begin.end();
+}
+
 ChatText rendered(const Example& example, const RenderChat& render, ChatEnd end) {
   return render ? render(example.messages, example.tools, end)
                 : render_chatml(example.messages, example.tools, end);
@@ -218,8 +231,10 @@ TaughtText teach_spans(std::string_view text, const std::vector<TextSpan>& spans
   if (const auto ends = ends_of(text, result.tokens, tokenizer)) {
     for (const TextSpan& span : spans) {
       if (span.begin >= span.end) continue;
-      // From the token with the first byte to that with the last.
-      const auto first = std::ranges::upper_bound(*ends, span.begin) - ends->begin();
+      // From the token with the first byte to that with the last; a space that the tokenizer put
+      // before the text is of no byte.
+      const auto first =
+          span.begin == 0 ? 0 : std::ranges::upper_bound(*ends, span.begin) - ends->begin();
       const auto last = std::ranges::upper_bound(*ends, span.end - 1) - ends->begin();
       for (auto i = first; i <= last && i < std::ssize(result.taught); ++i)
         result.taught[static_cast<size_t>(i)] = 1;
@@ -242,6 +257,14 @@ TaughtText teach_spans(std::string_view text, const std::vector<TextSpan>& spans
   return result;
 }
 
+std::vector<int32_t> encode_begun(std::string_view text, const Tokenizer& tokenizer) {
+  std::vector<int32_t> tokens;
+  tokenizer.encode(text, tokens);
+  const std::vector<int32_t> before = tokens_before(tokenizer);
+  if (!begins_with(tokens, before)) tokens.insert(tokens.begin(), before.begin(), before.end());
+  return tokens;
+}
+
 std::vector<std::string> taught_members(const std::string& text_key) {
   return {"messages",    "tools", "conversations", "prompt", "completion",
           "instruction", "input", "output",        text_key};
@@ -256,6 +279,11 @@ TaughtText teach_record(std::string_view record, const RenderChat& render,
   }
   const std::string text = example.prompt + *example.completion;
   TaughtText taught = teach_spans(text, {{example.prompt.size(), text.size()}}, tokenizer);
+  const std::vector<int32_t> before = tokens_before(tokenizer);
+  if (!begins_with(taught.tokens, before)) {
+    taught.tokens.insert(taught.tokens.begin(), before.begin(), before.end());
+    taught.taught.insert(taught.taught.begin(), before.size(), 0);
+  }
   if (tokenizer.eod() >= 0) {
     taught.tokens.push_back(tokenizer.eod());
     taught.taught.push_back(1);
@@ -266,17 +294,16 @@ TaughtText teach_record(std::string_view record, const RenderChat& render,
 std::vector<int32_t> prompt_of_record(std::string_view record, const RenderChat& render,
                                       const Tokenizer& tokenizer, const std::string& text_key) {
   Example example = example_of(record, render != nullptr, text_key, Answer::kOptional);
-  std::string text = example.prompt.empty() ? example.completion.value_or("") : example.prompt;
-  if (!example.messages.is_null()) {
-    if (example.asked > 0)
-      example.messages.erase(example.messages.begin() + static_cast<std::ptrdiff_t>(example.asked),
-                             example.messages.end());
-    else if (example.messages.back()["role"] == "assistant")
-      example.messages.erase(example.messages.size() - 1);
-    text = rendered(example, render, ChatEnd::kAnswer).text;
-  }
+  if (example.messages.is_null())
+    return encode_begun(example.prompt.empty() ? example.completion.value_or("") : example.prompt,
+                        tokenizer);
+  if (example.asked > 0)
+    example.messages.erase(example.messages.begin() + static_cast<std::ptrdiff_t>(example.asked),
+                           example.messages.end());
+  else if (example.messages.back()["role"] == "assistant")
+    example.messages.erase(example.messages.size() - 1);
   std::vector<int32_t> tokens;
-  tokenizer.encode(text, tokens);
+  tokenizer.encode(rendered(example, render, ChatEnd::kAnswer).text, tokens);
   return tokens;
 }
 
@@ -285,14 +312,12 @@ TaughtText teach_pair(std::string_view record, const Tokenizer& tokenizer, int32
   if (!example.messages.is_null() || example.prompt.empty() || !example.completion)
     raise<DataError>("it has no prompt and completion as text and no instruction and output, which "
                      "a model with an encoder needs");
-  TaughtText pair;
-  const auto add = [&](const std::string& text, uint8_t taught) {
-    tokenizer.encode(text, pair.tokens);
-    pair.tokens.push_back(end);
-    pair.taught.resize(pair.tokens.size(), taught);
-  };
-  add(example.prompt, 0);
-  add(*example.completion, 1);
+  TaughtText pair{.tokens = encode_begun(example.prompt, tokenizer), .taught = {}};
+  pair.tokens.push_back(end);
+  pair.taught.resize(pair.tokens.size(), 0);
+  tokenizer.encode(*example.completion, pair.tokens);
+  pair.tokens.push_back(end);
+  pair.taught.resize(pair.tokens.size(), 1);
   return pair;
 }
 

@@ -23,6 +23,10 @@ struct TaughtText {
 TaughtText teach_spans(std::string_view text, const std::vector<TextSpan>& spans,
                        const Tokenizer& tokenizer);
 
+/// Tokens of a text behind those that the tokenizer puts before every text, such as <s>, unless the
+/// text begins with them itself. What it puts behind a text is left out.
+std::vector<int32_t> encode_begun(std::string_view text, const Tokenizer& tokenizer);
+
 /// What a JSON object means, by the first of these members:
 ///   messages, with tools     [{"role", "content", ...}, ...]
 ///   conversations            ShareGPT: [{"from", "value"}, ...], roles human, gpt, system
@@ -30,9 +34,9 @@ TaughtText teach_spans(std::string_view text, const std::vector<TextSpan>& spans
 ///                            both lists of messages (TRL): the answers of the completion
 ///   instruction and output   Alpaca, with or without `input`
 ///   text                     all of it is learned
-/// Conversations end as the template ends them; other texts with the tokenizer's eod().
-/// `render` may be empty: ChatML, and for Alpaca its own prompt instead of a conversation.
-/// Throws DataError for an object that has none of these members.
+/// Conversations begin and end as the template writes them; other texts begin as encode_begun()
+/// says and end with the tokenizer's eod(). `render` may be empty: ChatML, and for Alpaca its own
+/// prompt instead of a conversation. Throws DataError for an object that has none of these members.
 TaughtText teach_record(std::string_view record, const RenderChat& render,
                         const Tokenizer& tokenizer, const std::string& text_key = "text");
 

@@ -54,6 +54,10 @@ CONVERSATIONS = {
     "tools without content": [turn("user", "Weather?"), turn("assistant", None, tool_calls=CALL), turn("tool", "dry"), turn("assistant", "Dry in Ulm.")],
     "other white space": [turn("user", "\u3000 Hi\u00a0"), turn("assistant", "\u2003Yes.\u3000\u00a0"), turn("user", "\x1cWhy?\u2028"), turn("assistant", "So.\x85")],
 }
+# Prompt and completion as texts.
+TEXTS = [("", "The quick brown fox"), ("The quick", " brown fox jumps over"), ("Q: 東京? ", "A: Grüße\n"), ("", "<s>begun"), ("<s> asked", " and told"), ("a", "")]
+# Of texts also one that puts a token behind them.
+TEXT_TOKENIZERS = {"t5.json": (None, "</s>")}
 # File, and the tokens of begin and end, which it has.
 TOKENIZERS = {"gpt2.json": ("<s>", "<|endoftext|>"), "llama3.json": ("<s>", "<|endoftext|>"), "qwen2.json": ("<s>", "<|endoftext|>"),
               "llama2.json": ("<s>", "</s>"), "mistral.json": ("<s>", "</s>")}
@@ -96,8 +100,23 @@ def main():
                         for k, (first, last) in enumerate(out["offset_mapping"]):
                             mask[k] = mask[k] or int(first < end and last > begin)
                 cases.append({"tokenizer": file, "template": template_name, "name": name, "ids": list(ids), "mask": list(mask)})
-    json.dump({"templates": TEMPLATES, "conversations": CONVERSATIONS, "tools": TOOLS, "tokenizers": TOKENIZERS, "cases": cases}, open(HERE / "expected.json", "w"), ensure_ascii=False, separators=(",", ":"))
-    print(len(cases), "cases")
+    texts = []
+    for file, (bos, eos) in {**TOKENIZERS, **TEXT_TOKENIZERS}.items():
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(HERE.parent / "tokenizers" / file), bos_token=bos, eos_token=eos)
+        for prompt, completion in TEXTS:
+            if file == "t5.json" and not prompt.isascii():  # without tokens for it
+                continue
+            out = tokenizer(prompt + completion, return_offsets_mapping=True)
+            ids, offsets = out["input_ids"], out["offset_mapping"]
+            answer = next((i for i, (_, last) in enumerate(offsets) if last > len(prompt)), len(ids))
+            mask = [int(i >= answer) for i in range(len(ids))]  # without gaps, where offsets leave spaces out
+            if bos and ids[:2] == [tokenizer.bos_token_id] * 2:  # the text has it, too
+                ids, mask = ids[1:], mask[1:]
+            if ids[-1] != tokenizer.eos_token_id:
+                ids, mask = ids + [tokenizer.eos_token_id], mask + [0]
+            texts.append({"tokenizer": file, "prompt": prompt, "completion": completion, "ids": ids, "mask": mask[:-1] + [1]})
+    json.dump({"templates": TEMPLATES, "conversations": CONVERSATIONS, "tools": TOOLS, "tokenizers": TOKENIZERS, "cases": cases, "texts": texts}, open(HERE / "expected.json", "w"), ensure_ascii=False, separators=(",", ":"))
+    print(len(cases), "cases,", len(texts), "texts")
 
 
 main()
