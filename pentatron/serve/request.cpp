@@ -10,6 +10,7 @@
 
 #include "pentatron/base/json.h"
 #include "pentatron/base/text.h"
+#include "pentatron/data/tokenizer/chat_messages.h"
 
 namespace pentatron::serve {
 
@@ -145,41 +146,6 @@ std::vector<std::string> stops_of(const Json* value, const RequestLimits& limits
   return stops;
 }
 
-/// Parts of type text become one string, which is what templates take.
-void join_parts(OrderedJson& message, size_t place) {
-  OrderedJson& content = message["content"];
-  const std::string where = fmt::format("messages[{}].content", place);
-  if (content.is_null()) content = "";
-  if (content.is_string()) return;
-  if (!content.is_array()) refuse_field(where, "must be a string or a list of parts");
-  std::string text;
-  for (const OrderedJson& part : content) {
-    const bool is_text = part.is_object() && part.value("type", OrderedJson()) == "text" &&
-                         part.contains("text") && part["text"].is_string();
-    if (!is_text)
-      refuse_field(where, "may only have parts of type text, because the model only reads text");
-    text += part["text"].get<std::string>();
-  }
-  content = text;
-}
-
-/// Arguments of calls come as JSON within a string, and templates take the object.
-void parse_arguments(OrderedJson& message) {
-  if (!message.contains("tool_calls") || !message["tool_calls"].is_array()) return;
-  for (OrderedJson& call : message["tool_calls"]) {
-    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
-    OrderedJson& function = call["function"];
-    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
-    const std::string text = function["arguments"];
-    try {
-      const Json parsed = parse_json(text, "arguments"); // with its limits
-      if (parsed.is_object()) function["arguments"] = OrderedJson::parse(text);
-    } catch (const DataError&) {
-      continue; // as the model wrote them
-    }
-  }
-}
-
 OrderedJson messages_of(OrderedJson messages) {
   if (!messages.is_array() || messages.empty())
     refuse_field("messages", "must be a list of at least one message");
@@ -194,11 +160,14 @@ OrderedJson messages_of(OrderedJson messages) {
       refuse_field(
           fmt::format("messages[{}].role", i),
           fmt::format("must be system, developer, user, assistant or tool, not {}", shown(role)));
-    if (role == "developer") message["role"] = "system";
     if (!message.contains("content") && !message.contains("tool_calls"))
       refuse_field(fmt::format("messages[{}].content", i), "is missing");
-    join_parts(message, i);
-    parse_arguments(message);
+    const std::string where = fmt::format("messages[{}]", i);
+    try {
+      data::tokenizer::take_message(message, where);
+    } catch (const DataError& error) {
+      throw ApiError(400, error.what(), where + ".content");
+    }
   }
   return messages;
 }

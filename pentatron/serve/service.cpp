@@ -10,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
+#include "pentatron/data/tokenizer/chat_messages.h"
 
 namespace pentatron::serve {
 
@@ -183,7 +184,7 @@ PromptText Service::chat_prompt(const CompletionRequest& request,
   PromptText prompt;
   try {
     const std::tm now = data::tokenizer::local_time();
-    prompt.text = form->render(variables, nullptr, &now);
+    prompt.text = data::tokenizer::render_messages(*form, variables, nullptr, &now);
     std::vector<int32_t> encoded;
     tokenizer_.encode(prompt.text, encoded);
     prompt.tokens.assign(encoded.begin(), encoded.end());

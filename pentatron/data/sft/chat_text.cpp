@@ -6,6 +6,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/data/sft/locate_answers.h"
+#include "pentatron/data/tokenizer/chat_messages.h"
 #include "pentatron/data/tokenizer/open.h"
 
 namespace pentatron::data {
@@ -47,31 +48,27 @@ RenderChat render_by(std::shared_ptr<const tokenizer::ChatTemplate> program, Ord
                      std::optional<std::tm> date) {
   return [program = std::move(program), names = std::move(names),
           date](const OrderedJson& messages, const OrderedJson& tools, ChatEnd end) {
-    const auto render = [&](const OrderedJson& some, bool prompt, std::vector<TextSpan>* marks) {
-      OrderedJson variables = names;
-      variables["messages"] = some;
-      variables["tools"] = tools;
-      variables["add_generation_prompt"] = prompt;
-      std::vector<std::pair<size_t, size_t>> found;
-      std::string text = program->render(variables, &found, date ? &*date : nullptr);
-      if (marks != nullptr)
-        for (const auto& [begin, end] : found)
-          marks->push_back(as_transformers({begin, end}, text));
-      return text;
-    };
+    OrderedJson variables = names;
+    variables["tools"] = tools;
+    variables["messages"] = messages;
+    variables["add_generation_prompt"] = end == ChatEnd::kAnswer;
+    std::vector<std::pair<size_t, size_t>> marks;
     ChatText chat;
-    if (end == ChatEnd::kAnswer) {
-      chat.text = render(messages, true, nullptr);
+    chat.text = tokenizer::render_messages(*program, variables, &marks, date ? &*date : nullptr);
+    if (end == ChatEnd::kAnswer) return chat;
+    if (program->marks_answers()) {
+      for (const auto& [first, last] : marks)
+        chat.answers.push_back(as_transformers({first, last}, chat.text));
       return chat;
     }
-    chat.text = render(messages, false, &chat.answers);
-    if (program->marks_answers()) return chat;
-    for (const OrderedJson& message : messages) text_of(message, "role");
+    const OrderedJson taken = variables["messages"];
+    for (const OrderedJson& message : taken) text_of(message, "role");
     chat.answers = locate_answers(
-        messages, chat.text,
-        [&](const OrderedJson& some, bool prompt) -> std::optional<std::string> {
+        taken, chat.text, [&](const OrderedJson& some, bool prompt) -> std::optional<std::string> {
+          variables["messages"] = some;
+          variables["add_generation_prompt"] = prompt;
           try {
-            return render(some, prompt, nullptr);
+            return program->render(variables, nullptr, date ? &*date : nullptr);
           } catch (const DataError&) { // which the whole conversation is not to blame for
             return std::nullopt;
           }

@@ -1,0 +1,29 @@
+/// Messages in the form of OpenAI's API as chat templates take them. Serving and training both go
+/// this way, so that a model learns the text that it is served with.
+#pragma once
+
+#include <ctime>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "pentatron/data/tokenizer/chat_template.h"
+
+namespace pentatron::data::tokenizer {
+
+/// Makes a message, an object, what templates know: the role developer is system; parts of type
+/// text in `content` are one text; a `content` of null, or none beside tool calls, is empty. Throws
+/// DataError, which begins with `where`, for other content.
+void take_message(nlohmann::ordered_json& message, std::string_view where);
+
+/// The text of variables["messages"] by `form` (see ChatTemplate::render()). Where `arguments` of
+/// tool calls are a JSON object within a string, the template gets the object, which most need; one
+/// that fails with objects gets the strings. variables["messages"] becomes what it got.
+std::string render_messages(const ChatTemplate& form, nlohmann::ordered_json& variables,
+                            std::vector<std::pair<size_t, size_t>>* marks = nullptr,
+                            const std::tm* now = nullptr);
+
+} // namespace pentatron::data::tokenizer
