@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "pentatron/base/error.h"
-#include "pentatron/data/json_line.h"
+#include "pentatron/data/sft/read_example.h"
 
 namespace pentatron::data {
 
@@ -49,142 +50,6 @@ ends_of(std::string_view text, const std::vector<int32_t>& tokens, const Tokeniz
   return any && all ? std::optional(ends) : std::nullopt;
 }
 
-const OrderedJson* find_text(const OrderedJson& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? &*found : nullptr;
-}
-
-/// Roles and contents of ShareGPT's turns.
-OrderedJson messages_of_turns(const OrderedJson& turns) {
-  if (!turns.is_array()) throw DataError("conversations is not a list");
-  OrderedJson messages = OrderedJson::array();
-  for (const OrderedJson& turn : turns) {
-    if (turn.is_object() && find_text(turn, "role")) { // OpenAI's form under this name
-      messages.push_back(turn);
-      continue;
-    }
-    if (!turn.is_object() || !find_text(turn, "from") || !find_text(turn, "value"))
-      throw DataError("a turn of conversations has no from and value");
-    std::string role = turn["from"];
-    if (role == "human") role = "user";
-    if (role == "gpt") role = "assistant";
-    if (role != "user" && role != "assistant" && role != "system" && role != "tool")
-      raise<DataError>("a turn of conversations is from {}, not from human, gpt, system or tool",
-                       role);
-    messages.push_back({{"role", role}, {"content", turn["value"]}});
-  }
-  return messages;
-}
-
-/// The prompt of Stanford Alpaca.
-std::string alpaca_prompt(const std::string& instruction, const std::string& input) {
-  if (input.empty())
-    return fmt::format("Below is an instruction that describes a task. Write a response that "
-                       "appropriately completes the request.\n\n### Instruction:\n{}\n\n### "
-                       "Response:\n",
-                       instruction);
-  return fmt::format("Below is an instruction that describes a task, paired with an input that "
-                     "provides further context. Write a response that appropriately completes the "
-                     "request.\n\n### Instruction:\n{}\n\n### Input:\n{}\n\n### Response:\n",
-                     instruction, input);
-}
-
-/// An example as its object tells it: a conversation, or a prompt and what follows.
-struct Example {
-  OrderedJson messages; ///< null: no conversation
-  OrderedJson tools;
-  size_t asked = 0; ///< so many messages are the prompt, of which nothing is learned
-  std::string prompt;
-  std::optional<std::string> completion; ///< none: the object has none
-};
-
-void check_messages(const OrderedJson& messages) {
-  if (!messages.is_array() || messages.empty())
-    raise<DataError>("its messages are {}", messages.is_array() ? "empty" : "not a list");
-  for (const OrderedJson& message : messages)
-    if (!message.is_object() || find_text(message, "role") == nullptr)
-      throw DataError("a message has no role");
-}
-
-/// Alpaca's object as a conversation, or with its own prompt.
-Example example_of_instruction(const std::string& instruction, const std::string& input,
-                               const std::optional<std::string>& output, bool as_chat) {
-  if (!as_chat)
-    return {.messages = {},
-            .tools = {},
-            .asked = 0,
-            .prompt = alpaca_prompt(instruction, input),
-            .completion = output};
-  Example example;
-  example.messages = OrderedJson::array();
-  example.messages.push_back(
-      {{"role", "user"}, {"content", input.empty() ? instruction : instruction + "\n\n" + input}});
-  if (output) example.messages.push_back({{"role", "assistant"}, {"content", *output}});
-  return example;
-}
-
-/// TRL's object: a conversation whose end is the completion.
-Example example_of_parts(const OrderedJson& prompt, const OrderedJson& completion,
-                         const OrderedJson& tools) {
-  if (!prompt.is_array() || !(completion.is_array() || completion.is_null()))
-    throw DataError("of prompt and completion one is a list of messages and the other is not");
-  check_messages(prompt);
-  Example example;
-  example.messages = prompt;
-  example.tools = tools;
-  example.asked = prompt.size();
-  if (completion.is_null()) return example;
-  check_messages(completion);
-  example.messages.insert(example.messages.end(), completion.begin(), completion.end());
-  return example;
-}
-
-enum class Answer : uint8_t { kNeeded, kOptional };
-
-/// `templated`: there is a chat template.
-Example example_of(std::string_view record, bool templated, const std::string& text_key,
-                   Answer answer) {
-  parse_json(record, "the example"); // with its bounds, and an error that people can read
-  const OrderedJson json = OrderedJson::parse(record);
-  if (!json.is_object()) throw DataError("it is not an object");
-  const auto member = [&](const char* name) {
-    const auto found = json.find(name);
-    return found == json.end() ? OrderedJson() : *found;
-  };
-  const auto text = [&](const char* name) {
-    const OrderedJson* found = find_text(json, name);
-    return found == nullptr ? std::optional<std::string>() : found->get<std::string>();
-  };
-  Example example;
-  if (json.contains("messages") || json.contains("conversations")) {
-    example.messages =
-        json.contains("messages") ? member("messages") : messages_of_turns(member("conversations"));
-    example.tools = member("tools");
-    check_messages(example.messages);
-    return example;
-  }
-  const OrderedJson asked = member("prompt"), answered = member("completion");
-  if ((asked.is_array() || answered.is_array()) && !asked.is_null() &&
-      (!answered.is_null() || answer == Answer::kOptional))
-    return example_of_parts(asked, answered, member("tools"));
-  const auto prompt = text("prompt"), completion = text("completion");
-  if (prompt && (completion || answer == Answer::kOptional)) {
-    example.prompt = *prompt;
-    example.completion = completion;
-    return example;
-  }
-  const auto instruction = text("instruction"), output = text("output");
-  if (instruction && (output || answer == Answer::kOptional))
-    return example_of_instruction(*instruction, text("input").value_or(""), output, templated);
-  example.completion = text(text_key.c_str());
-  if (!example.completion) {
-    ObjectKeys keys;
-    for (const auto& [name, value] : json.items()) keys.all.push_back(name);
-    raise<DataError>("it has none of {}; {}", kTaughtMembers, keys_text(keys));
-  }
-  return example;
-}
-
 /// What the tokenizer puts before every text, such as <s>.
 std::vector<int32_t> tokens_before(const Tokenizer& tokenizer) {
   std::vector<int32_t> plain, whole;
@@ -203,21 +68,39 @@ ChatText rendered(const Example& example, const RenderChat& render, ChatEnd end)
                 : render_chatml(example.messages, example.tools, end);
 }
 
+bool is_answer(const OrderedJson& message) {
+  return message["role"] == "assistant";
+}
+
 /// The conversation with the answers to learn.
 ChatText learned(const Example& example, const RenderChat& render) {
   ChatText chat = rendered(example, render, ChatEnd::kNothing);
-  const auto is_answer = [](const OrderedJson& message) { return message["role"] == "assistant"; };
-  const auto begin = example.messages.begin(), end = example.messages.end(),
-             middle = begin + static_cast<std::ptrdiff_t>(example.asked);
-  auto given = std::count_if(begin, middle, is_answer);
-  if (given == 0) return chat;
-  if (given + std::count_if(middle, end, is_answer) != std::ssize(chat.answers)) {
-    Example asked = example; // the template marks others, too, or not all
-    asked.messages.erase(asked.messages.begin() + (middle - begin), asked.messages.end());
-    given = std::min(std::ssize(rendered(asked, render, ChatEnd::kNothing).answers),
-                     std::ssize(chat.answers));
+  const std::vector<uint8_t>& skipped = example.skipped;
+  if (std::ranges::count(skipped, 1) == 0) return chat;
+  const bool one_each =
+      std::ranges::count_if(example.messages, is_answer) == std::ssize(chat.answers);
+  /// So many answers stand in the first `count` messages.
+  const auto answers_in = [&](size_t count) {
+    if (one_each)
+      return std::count_if(example.messages.begin(),
+                           example.messages.begin() + static_cast<std::ptrdiff_t>(count),
+                           is_answer);
+    if (count == 0 || count == skipped.size()) return count == 0 ? 0 : std::ssize(chat.answers);
+    Example part = example; // the template marks others, too, or not all
+    while (part.messages.size() > count) part.messages.erase(part.messages.size() - 1);
+    return std::min(std::ssize(rendered(part, render, ChatEnd::kNothing).answers),
+                    std::ssize(chat.answers));
+  };
+  std::vector<TextSpan> kept;
+  for (size_t begin = 0; begin < skipped.size();) {
+    size_t end = begin;
+    while (end < skipped.size() && skipped[end] == skipped[begin]) ++end;
+    if (skipped[begin] == 0)
+      for (auto i = answers_in(begin), last = answers_in(end); i < last; ++i)
+        kept.push_back(chat.answers[static_cast<size_t>(i)]);
+    begin = end;
   }
-  chat.answers.erase(chat.answers.begin(), chat.answers.begin() + given);
+  chat.answers = std::move(kept);
   return chat;
 }
 
@@ -266,13 +149,13 @@ std::vector<int32_t> encode_begun(std::string_view text, const Tokenizer& tokeni
 }
 
 std::vector<std::string> taught_members(const std::string& text_key) {
-  return {"messages",    "tools", "conversations", "prompt", "completion",
-          "instruction", "input", "output",        text_key};
+  return {"messages",    "tools", "conversations", "system",  "prompt", "completion",
+          "instruction", "input", "output",        "history", text_key};
 }
 
 TaughtText teach_record(std::string_view record, const RenderChat& render,
                         const Tokenizer& tokenizer, const std::string& text_key) {
-  const Example example = example_of(record, render != nullptr, text_key, Answer::kNeeded);
+  const Example example = read_example(record, render != nullptr, text_key, Answer::kNeeded);
   if (!example.messages.is_null()) {
     const ChatText chat = learned(example, render);
     return teach_spans(chat.text, chat.answers, tokenizer);
@@ -293,7 +176,7 @@ TaughtText teach_record(std::string_view record, const RenderChat& render,
 
 std::vector<int32_t> prompt_of_record(std::string_view record, const RenderChat& render,
                                       const Tokenizer& tokenizer, const std::string& text_key) {
-  Example example = example_of(record, render != nullptr, text_key, Answer::kOptional);
+  Example example = read_example(record, render != nullptr, text_key, Answer::kOptional);
   if (example.messages.is_null())
     return encode_begun(example.prompt.empty() ? example.completion.value_or("") : example.prompt,
                         tokenizer);
@@ -308,7 +191,7 @@ std::vector<int32_t> prompt_of_record(std::string_view record, const RenderChat&
 }
 
 TaughtText teach_pair(std::string_view record, const Tokenizer& tokenizer, int32_t end) {
-  const Example example = example_of(record, false, "text", Answer::kNeeded);
+  const Example example = read_example(record, false, "text", Answer::kNeeded);
   if (!example.messages.is_null() || example.prompt.empty() || !example.completion)
     raise<DataError>("it has no prompt and completion as text and no instruction and output, which "
                      "a model with an encoder needs");

@@ -28,15 +28,19 @@ TaughtText teach_spans(std::string_view text, const std::vector<TextSpan>& spans
 std::vector<int32_t> encode_begun(std::string_view text, const Tokenizer& tokenizer);
 
 /// What a JSON object means, by the first of these members:
-///   messages, with tools     [{"role", "content", ...}, ...]
+///   messages                 [{"role", "content", ...}, ...], as in OpenAI's API; with "weight": 0
+///                            an answer is not learned
 ///   conversations            ShareGPT: [{"from", "value"}, ...], roles human, gpt, system
 ///   prompt and completion    both text: the completion and the end of the document are learned;
 ///                            both lists of messages (TRL): the answers of the completion
-///   instruction and output   Alpaca, with or without `input`
+///   instruction and output   Alpaca, with `input` or not; `history`: [[question, answer], ...]
 ///   text                     all of it is learned
-/// Conversations begin and end as the template writes them; other texts begin as encode_begun()
-/// says and end with the tokenizer's eod(). `render` may be empty: ChatML, and for Alpaca its own
-/// prompt instead of a conversation. Throws DataError for an object that has none of these members.
+/// Conversations may have tools (a list of objects, or its text) and a system prompt in `system`.
+/// They begin and end as the template writes them; other texts begin as encode_begun() says and end
+/// with the tokenizer's eod().
+/// `render` may be empty: ChatML, and for Alpaca its own prompt instead of a conversation.
+/// Throws DataError for an object that has none of these members, or system or history where there
+/// is no place for them.
 TaughtText teach_record(std::string_view record, const RenderChat& render,
                         const Tokenizer& tokenizer, const std::string& text_key = "text");
 

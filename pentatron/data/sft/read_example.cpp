@@ -1,0 +1,265 @@
+#include "pentatron/data/sft/read_example.h"
+
+#include <algorithm>
+
+#include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/text.h"
+#include "pentatron/data/json_line.h"
+#include "pentatron/data/sft/taught_text.h"
+#include "pentatron/data/tokenizer/chat_messages.h"
+
+namespace pentatron::data {
+
+namespace {
+
+using OptionalText = std::optional<std::string>;
+
+bool has_text(const OrderedJson& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string();
+}
+
+/// The members of an object.
+class Members {
+ public:
+  explicit Members(const OrderedJson& json) : json_(json) {}
+  /// Null if it is missing.
+  OrderedJson value(const char* name) const {
+    const auto found = json_.find(name);
+    return found == json_.end() ? OrderedJson() : *found;
+  }
+  OptionalText text(const char* name) const {
+    return has_text(json_, name) ? OptionalText(json_[name].get<std::string>()) : std::nullopt;
+  }
+  bool has(const char* name) const { return json_.contains(name); }
+  /// The tools of a conversation, which many files have as text; null if there are none.
+  OrderedJson tools() const;
+  /// Empty: there is none.
+  std::string system() const;
+  /// Earlier questions and answers as messages.
+  OrderedJson history() const;
+  /// Refuses members that a form has no place for.
+  void refuse(std::initializer_list<const char*> names, const char* form,
+              const char* remedy) const {
+    for (const char* name : names)
+      if (const OrderedJson member = value(name);
+          !member.is_null() && member != "" && member != OrderedJson::array())
+        raise<DataError>("it has {}, for which {} has no place\n  try: {}", name, form, remedy);
+  }
+
+ private:
+  const OrderedJson& json_;
+};
+
+OrderedJson Members::tools() const {
+  OrderedJson tools = value("tools");
+  if (tools.is_string()) {
+    const std::string text = tools;
+    if (trim(text).empty()) return {};
+    parse_json(text, "tools"); // with its bounds
+    tools = OrderedJson::parse(text);
+  }
+  if (tools.is_null() || tools == OrderedJson::array()) return {};
+  if (!tools.is_array() ||
+      !std::ranges::all_of(tools, [](const OrderedJson& tool) { return tool.is_object(); }))
+    throw DataError("its tools are not a list of objects");
+  return tools;
+}
+
+std::string Members::system() const {
+  const OrderedJson system = value("system");
+  if (!system.is_null() && !system.is_string()) throw DataError("its system is not text");
+  return system.is_null() ? std::string() : system.get<std::string>();
+}
+
+OrderedJson Members::history() const {
+  const OrderedJson history = value("history");
+  OrderedJson messages = OrderedJson::array();
+  if (history.is_null()) return messages;
+  const auto is_text = [](const OrderedJson& one) { return one.is_string(); };
+  const auto is_turn = [&](const OrderedJson& turn) {
+    return turn.is_array() && turn.size() == 2 && std::ranges::all_of(turn, is_text);
+  };
+  if (!history.is_array() || !std::ranges::all_of(history, is_turn))
+    throw DataError("its history is not a list of [question, answer]");
+  for (const OrderedJson& turn : history) {
+    messages.push_back({{"role", "user"}, {"content", turn[0]}});
+    messages.push_back({{"role", "assistant"}, {"content", turn[1]}});
+  }
+  return messages;
+}
+
+/// Roles and contents of ShareGPT's turns.
+OrderedJson messages_of_turns(const OrderedJson& turns) {
+  if (!turns.is_array()) throw DataError("conversations is not a list");
+  OrderedJson messages = OrderedJson::array();
+  for (const OrderedJson& turn : turns) {
+    if (turn.is_object() && has_text(turn, "role")) { // OpenAI's form under this name
+      messages.push_back(turn);
+      continue;
+    }
+    if (!turn.is_object() || !has_text(turn, "from") || !has_text(turn, "value"))
+      throw DataError("a turn of conversations has no from and value");
+    std::string role = turn["from"];
+    if (role == "human") role = "user";
+    if (role == "gpt") role = "assistant";
+    if (role != "user" && role != "assistant" && role != "system" && role != "tool")
+      raise<DataError>("a turn of conversations is from {}, not from human, gpt, system or tool",
+                       role);
+    messages.push_back({{"role", role}, {"content", turn["value"]}});
+    if (turn.contains("weight")) messages.back()["weight"] = turn["weight"];
+  }
+  return messages;
+}
+
+/// The prompt of Stanford Alpaca.
+std::string alpaca_prompt(const std::string& instruction, const std::string& input) {
+  if (input.empty())
+    return fmt::format("Below is an instruction that describes a task. Write a response that "
+                       "appropriately completes the request.\n\n### Instruction:\n{}\n\n### "
+                       "Response:\n",
+                       instruction);
+  return fmt::format("Below is an instruction that describes a task, paired with an input that "
+                     "provides further context. Write a response that appropriately completes the "
+                     "request.\n\n### Instruction:\n{}\n\n### Input:\n{}\n\n### Response:\n",
+                     instruction, input);
+}
+
+/// Takes OpenAI's weight out of a message; returns whether its answer is not to be learned.
+bool take_weight(OrderedJson& message) {
+  const auto found = message.find("weight");
+  if (found == message.end()) return false;
+  const OrderedJson weight = *found;
+  message.erase("weight");
+  if (weight.is_null()) return false;
+  if (!weight.is_number() || (weight != 0 && weight != 1))
+    raise<DataError>("a message has weight={}, which is neither 0 (not learned) nor 1",
+                     excerpt(weight.dump(), 40));
+  const std::string role = message["role"];
+  if (weight == 1 && role != "assistant")
+    raise<DataError>("a message of the role {} has weight=1, but only those of the role assistant "
+                     "are learned",
+                     role);
+  return weight == 0 && role == "assistant";
+}
+
+/// Checks messages and adds them to a conversation.
+void add_messages(OrderedJson messages, Example& example) {
+  if (!messages.is_array() || messages.empty())
+    raise<DataError>("its messages are {}", messages.is_array() ? "empty" : "not a list");
+  for (OrderedJson& message : messages) {
+    if (!message.is_object() || !has_text(message, "role"))
+      throw DataError("a message has no role");
+    tokenizer::take_message(message, fmt::format("messages[{}]", example.messages.size()));
+    const bool skipped = take_weight(message);
+    example.skipped.push_back(skipped ? 1 : 0);
+    example.messages.push_back(std::move(message));
+  }
+}
+
+Example conversation(const Members& members) {
+  Example example;
+  example.messages = OrderedJson::array();
+  example.tools = members.tools();
+  return example;
+}
+
+/// Puts the system prompt that stands beside a conversation at its beginning.
+Example with_system(Example example, const std::string& system) {
+  if (system.empty()) return example;
+  const OrderedJson& first = example.messages.front();
+  if (first["role"] == "system") {
+    if (first.value("content", OrderedJson()) == system) return example;
+    throw DataError("it has a system prompt in its messages and another one in system\n  try: one "
+                    "of them");
+  }
+  example.messages.insert(example.messages.begin(),
+                          OrderedJson{{"role", "system"}, {"content", system}});
+  example.skipped.insert(example.skipped.begin(),
+                         example.asked > 0 ? example.skipped.front() : uint8_t{0});
+  if (example.asked > 0) ++example.asked;
+  return example;
+}
+
+/// Alpaca's object as a conversation, or with its own prompt.
+Example example_of_instruction(const Members& members, const std::string& instruction,
+                               const OptionalText& output, bool as_chat) {
+  const std::string input = members.text("input").value_or("");
+  Example example;
+  if (!as_chat) {
+    members.refuse({"system", "history"}, "Alpaca's prompt",
+                   "its text within instruction, or (without an encoder) a tokenizer with a chat "
+                   "template");
+    example.prompt = alpaca_prompt(instruction, input);
+    example.completion = output;
+    return example;
+  }
+  OrderedJson messages = members.history();
+  messages.push_back(
+      {{"role", "user"}, {"content", input.empty() ? instruction : instruction + "\n\n" + input}});
+  if (output) messages.push_back({{"role", "assistant"}, {"content", *output}});
+  example = conversation(members);
+  add_messages(messages, example);
+  return with_system(std::move(example), members.system());
+}
+
+/// TRL's object: a conversation whose end is the completion.
+Example example_of_parts(const Members& members) {
+  const OrderedJson prompt = members.value("prompt"), completion = members.value("completion");
+  if (!prompt.is_array() || !(completion.is_array() || completion.is_null()))
+    throw DataError("of prompt and completion one is a list of messages and the other is not");
+  Example example = conversation(members);
+  add_messages(prompt, example);
+  example.asked = prompt.size();
+  if (std::ranges::any_of(prompt, [](const OrderedJson& m) { return m["role"] == "assistant"; }))
+    std::ranges::fill(example.skipped, 1);
+  if (!completion.is_null()) add_messages(completion, example);
+  return with_system(std::move(example), members.system());
+}
+
+} // namespace
+
+Example read_example(std::string_view record, bool templated, const std::string& text_key,
+                     Answer answer) {
+  parse_json(record, "the example"); // with its bounds, and an error that people can read
+  const OrderedJson json = OrderedJson::parse(record);
+  if (!json.is_object()) throw DataError("it is not an object");
+  const Members members(json);
+  Example example;
+  constexpr const char* kAsMessages = "messages with all turns";
+  if (members.has("messages") || members.has("conversations")) {
+    members.refuse({"history"}, "a conversation", kAsMessages);
+    example = conversation(members);
+    add_messages(members.has("messages") ? members.value("messages")
+                                         : messages_of_turns(members.value("conversations")),
+                 example);
+    return with_system(std::move(example), members.system());
+  }
+  const OrderedJson asked = members.value("prompt"), answered = members.value("completion");
+  if ((asked.is_array() || answered.is_array()) && !asked.is_null() &&
+      (!answered.is_null() || answer == Answer::kOptional)) {
+    members.refuse({"history"}, "a conversation", kAsMessages);
+    return example_of_parts(members);
+  }
+  const auto prompt = members.text("prompt"), completion = members.text("completion");
+  if (prompt && (completion || answer == Answer::kOptional)) {
+    members.refuse({"system", "history"}, "a prompt as text",
+                   "its text within prompt, or prompt and completion as lists of messages");
+    example.prompt = *prompt;
+    example.completion = completion;
+    return example;
+  }
+  const auto instruction = members.text("instruction"), output = members.text("output");
+  if (instruction && (output || answer == Answer::kOptional))
+    return example_of_instruction(members, *instruction, output, templated);
+  example.completion = members.text(text_key.c_str());
+  if (!example.completion) {
+    ObjectKeys keys;
+    for (const auto& [name, value] : json.items()) keys.all.push_back(name);
+    raise<DataError>("it has none of {}; {}", kTaughtMembers, keys_text(keys));
+  }
+  return example;
+}
+
+} // namespace pentatron::data
