@@ -136,6 +136,29 @@ TEST(ChatText, ThoughtsOfAnyNameAreLearned) {
   }
 }
 
+/// Whether <|turn|> ends a message or begins the next one, only the beginning of the text shows.
+TEST(ChatText, ABeginningBehindEveryConversationIsNotLearnedIfItIsClear) {
+  const auto learned = [](const char* begin) {
+    const OrderedJson messages =
+        OrderedJson::parse(R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
+                           R"({"role":"user","content":"c"},{"role":"assistant","content":"d"}])");
+    const RenderChat render =
+        render_by(std::make_shared<const tokenizer::ChatTemplate>(fmt::format(
+                      "{}{{% for m in messages %}}{{{{ '<|turn|><|' + m.role + '|>' + m.content + "
+                      "'<|end|>' }}}}{{% endfor %}}<|turn|><|assistant|>",
+                      begin)),
+                  OrderedJson::object());
+    const ChatText chat = render(messages, {}, ChatEnd::kNothing);
+    std::string text;
+    for (const TextSpan& span : chat.answers)
+      text += chat.text.substr(span.begin, span.end - span.begin) + " ";
+    return text;
+  };
+  EXPECT_EQ(learned(""), "b<|end|> d<|end|> ");
+  EXPECT_EQ(learned("<s>"), "b<|end|> d<|end|> ");
+  EXPECT_EQ(learned("Be."), "b<|end|><|turn|> d<|end|><|turn|><|assistant|> ") << "not clear";
+}
+
 TEST(ChatText, AnswersThatCannotBeLocatedAreErrors) {
   const OrderedJson messages =
       OrderedJson::parse(R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"

@@ -56,6 +56,24 @@ bool has_only_markers(std::string_view text) {
   }
 }
 
+/// Behind the words of `prompt` at the beginning of `text`, whatever white space stands between
+/// them, and behind what both have of the white space that follows.
+std::optional<size_t> behind_words(std::string_view text, std::string_view prompt) {
+  size_t at = 0;
+  for (size_t next = prompt.find_first_not_of(kBlanks); next != std::string_view::npos;) {
+    const size_t end = std::min(prompt.find_first_of(kBlanks, next), prompt.size());
+    const std::string_view word = prompt.substr(next, end - next);
+    at = std::min(text.find_first_not_of(kBlanks, at), text.size());
+    if (!text.substr(at).starts_with(word)) return std::nullopt;
+    at += word.size();
+    next = prompt.find_first_not_of(kBlanks, end);
+    if (next == std::string_view::npos)
+      at += static_cast<size_t>(std::ranges::mismatch(text.substr(at), prompt.substr(end)).in2 -
+                                prompt.substr(end).begin());
+  }
+  return at;
+}
+
 /// `text` with the mark behind its last character that is not white space.
 std::string marked_text(const std::string& text) {
   const size_t last = text.find_last_not_of(kBlanks);
@@ -106,6 +124,7 @@ class Locator {
       if (messages_[i]["role"] == "assistant") {
         std::optional<TextSpan> found = by_difference(before, i);
         if (!found) found = by_mark(before, i);
+        if (!found) found = by_words(before, i);
         if (!found || found->begin < done_)
           raise<DataError>("the chat template changes earlier text when a message is added, and "
                            "the answer in message {} cannot be located",
@@ -118,7 +137,81 @@ class Locator {
     return answers;
   }
 
+  /// The beginning of an answer that the template writes behind every conversation, asked or not;
+  /// empty if there is none, or if it is not clear where it begins.
+  std::string tail() const {
+    if (render_(messages_, true) != whole_) return {};
+    const auto answer = last_of("assistant"), question = last_of("user");
+    if (!answer || !question) return {};
+    OrderedJson messages = upto_marked(*answer);
+    const auto last = rest_behind_mark(messages, false),
+               asked = rest_behind_mark(upto_marked(*question), false);
+    messages.push_back({{"role", "user"}, {"content", kMark}});
+    const auto followed = rest_behind_mark(messages, false);
+    if (!last || !asked || !followed || !begins_answers()) return {};
+    // `last` is the end of an answer and the tail; both messages share the tail, and the end stays
+    // when a question follows.
+    const auto most = static_cast<size_t>(
+        std::ranges::mismatch(*last, followed->substr(0, followed->find(kMark))).in1 -
+        last->begin());
+    if (most == last->size()) return {}; // what only ends the message
+    const auto least = static_cast<size_t>(
+        last->rend() -
+        std::mismatch(last->rbegin(), last->rend(), asked->rbegin(), asked->rend()).first);
+    return tail_within(*last, least, most);
+  }
+
  private:
+  std::optional<size_t> last_of(std::string_view role) const {
+    for (size_t i = messages_.size(); i-- > 0;)
+      if (messages_[i]["role"] == role && messages_[i].contains("content") &&
+          messages_[i]["content"].is_string() &&
+          !is_blank(messages_[i]["content"].get_ref<const std::string&>()))
+        return i;
+    return std::nullopt;
+  }
+
+  /// The messages to this one, with the mark in it.
+  OrderedJson upto_marked(size_t i) const {
+    OrderedJson messages = OrderedJson::array();
+    for (size_t k = 0; k < i; ++k) messages.push_back(messages_[k]);
+    messages.push_back(with_mark(i, At("/content")));
+    return messages;
+  }
+
+  /// Whether every answer begins behind what the template writes for the messages before it.
+  bool begins_answers() const {
+    OrderedJson before = OrderedJson::array();
+    for (const OrderedJson& message : messages_) {
+      if (message["role"] == "assistant" && !before.empty()) {
+        const std::optional<std::string> text = render_(before, false);
+        if (!text || !whole_.starts_with(*text)) return false;
+      }
+      before.push_back(message);
+    }
+    return true;
+  }
+
+  /// What begins in bytes [least, most] of `last`: at the first of them, with a line or behind a
+  /// marker. Of several places, the one with the marker that the first message begins with.
+  std::string tail_within(const std::string& last, size_t least, size_t most) const {
+    std::vector<std::string> tails;
+    for (size_t at = least; at <= most; ++at) {
+      const bool begins =
+          at == least || last[at - 1] == '\n' || last[at - 1] == '>' || last[at - 1] == ']';
+      if (begins && !is_blank(last.substr(at, 1))) tails.push_back(last.substr(at));
+    }
+    if (tails.size() == 1) return tails[0];
+    std::string_view text = whole_;
+    for (size_t bytes = marker_bytes(text); bytes > 0; bytes = marker_bytes(text)) {
+      const std::string_view marker = text.substr(0, bytes);
+      const auto same = [&](const std::string& tail) { return tail.starts_with(marker); };
+      if (std::ranges::count_if(tails, same) == 1) return *std::ranges::find_if(tails, same);
+      text.remove_prefix(bytes);
+    }
+    return {};
+  }
+
   /// What the message adds, if nothing before it changes.
   std::optional<TextSpan> by_difference(const OrderedJson& before, size_t i) const {
     const std::optional<std::string> prompt = render_(before, true);
@@ -129,6 +222,21 @@ class Locator {
     if (!after || !whole_.starts_with(*after) || after->size() < prompt->size())
       return std::nullopt;
     return TextSpan{prompt->size(), after->size()};
+  }
+
+  /// The same where the beginning of an answer has other white space than its message.
+  std::optional<TextSpan> by_words(const OrderedJson& before, size_t i) const {
+    const auto plain = render_(before, false), prompt = render_(before, true);
+    if (!plain || !prompt || !prompt->starts_with(*plain) ||
+        is_blank(prompt->substr(plain->size())))
+      return std::nullopt;
+    OrderedJson with = before;
+    with.push_back(messages_[i]);
+    const std::optional<std::string> after = render_(with, false);
+    if (!after || !after->starts_with(*plain) || !whole_.starts_with(*after)) return std::nullopt;
+    const auto begin =
+        behind_words(std::string_view(*after).substr(plain->size()), prompt->substr(plain->size()));
+    return begin ? std::optional(TextSpan{plain->size() + *begin, after->size()}) : std::nullopt;
   }
 
   std::optional<TextSpan> by_mark(const OrderedJson& before, size_t i) const {
@@ -330,7 +438,16 @@ class Locator {
 
 std::vector<TextSpan> locate_answers(const OrderedJson& messages, const std::string& whole,
                                      const RenderSome& render) {
-  return Locator(messages, whole, render).answers();
+  Locator locator(messages, whole, render);
+  const std::string tail = locator.tail();
+  if (tail.empty() || !whole.ends_with(tail)) return locator.answers();
+  const RenderSome without = [&](const OrderedJson& some, bool prompt) {
+    std::optional<std::string> text = render(some, prompt);
+    if (!text || !text->ends_with(tail)) return std::optional<std::string>();
+    if (!prompt) text->resize(text->size() - tail.size());
+    return text;
+  };
+  return Locator(messages, whole.substr(0, whole.size() - tail.size()), without).answers();
 }
 
 } // namespace pentatron::data

@@ -1,12 +1,14 @@
 /// Where the answers of a conversation lie in the text that a chat template makes of it.
 ///
 /// A template says so only by marks. Without them, an answer is what its message adds to the text
-/// behind the beginning of an answer (add_generation_prompt). Templates that write earlier messages
-/// differently once others follow (thoughts that are left out, ends that only the last message has)
-/// need more: a mark of our own in the message shows where its content ends, the beginning of an
-/// answer is looked for before it, and the end of the message is compared with that in shorter
-/// conversations, and if need be with that of the same message without tool calls. An answer
-/// found like this must contain every text of its message.
+/// behind the beginning of an answer (add_generation_prompt), whose white space may differ there.
+/// A beginning that the template writes behind every conversation is taken off first, if it is
+/// clear where it begins. Templates that write earlier messages differently once others follow
+/// (thoughts that are left out, ends that only the last message has) need more: a mark of our own
+/// in the message shows where its content ends, the beginning of an answer is looked for before it,
+/// and the end of the message is compared with that in shorter conversations, and if need be with
+/// that of the same message without tool calls. An answer found like this must contain every text
+/// of its message.
 #pragma once
 
 #include <functional>

@@ -29,7 +29,23 @@ OTHER_END = ("{{ '<|start|>system<|message|>Be.<|end|>' }}{% for m in messages %
 # The system's text stands in the last question; nothing begins an answer (Mistral).
 MOVES = ("{{ bos_token }}{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}{{ '[INST]' }}{% if loop.index >= loop.length - 1 and messages[0].role == 'system' %}{{ messages[0].content + '\\n\\n' }}{% endif %}"
          "{{ m.content + '[/INST]' }}{% else %}{% generation %}{{ m.content + eos_token }}{% endgeneration %}{% endif %}{% endfor %}")
-TEMPLATES = {"thoughts": THOUGHTS, "no_end": NO_END, "end": END, "other_end": OTHER_END, "moves": MOVES}
+# The beginning of an answer stands behind every conversation (Hammer2.1, deepseek-coder).
+ALWAYS = ("{% if messages[0].role != 'system' %}{{ '<|im_start|>system\\nBe.<|im_end|>\\n' }}{% endif %}{% for m in messages %}{% if m.role == 'assistant' %}{{ '<|im_start|>assistant\\n' }}{% generation %}{{ m.content + '<|im_end|>\\n' }}"
+          "{% endgeneration %}{% else %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endif %}{% endfor %}{{ '<|im_start|>assistant\\n' }}")
+ALWAYS_LINES = ("{% if messages[0].role != 'system' %}{{ 'Code.\\n' }}{% endif %}{% for m in messages %}{% if m.role == 'assistant' %}{{ '### Response:\\n' }}{% generation %}{{ m.content + '\\n<|EOT|>\\n' }}{% endgeneration %}"
+                "{% elif m.role == 'user' %}{{ '### Instruction:\\n' + m.content + '\\n' }}{% else %}{{ m.content + '\\n' }}{% endif %}{% endfor %}{{ '### Response:\\n' }}")
+# Lines are indented, more so in messages than where an answer is asked for (chujiezheng/chat_templates).
+INDENTED = """{% for m in messages %}
+    {% if m.role == 'assistant' %}
+        {{ 'GPT4 Assistant: ' + m.content + eos_token + '\n' }}
+    {% else %}
+        {{ 'GPT4 ' + m.role | capitalize + ': ' + m.content | trim + '\n' }}
+    {% endif %}
+{% endfor %}
+{% if add_generation_prompt %}
+    {{ 'GPT4 Assistant:' }}
+{% endif %}"""
+TEMPLATES = {"always": ALWAYS, "always_lines": ALWAYS_LINES, "indented": INDENTED, "thoughts": THOUGHTS, "no_end": NO_END, "end": END, "other_end": OTHER_END, "moves": MOVES}
 
 
 def turn(role, content, **more):
@@ -54,11 +70,16 @@ def main():
     cases = []
     for form, template in TEMPLATES.items():
         for name, messages in CONVERSATIONS.items():
-            if (name == "a call" and form != "thoughts") or (name == "thoughts" and form in ("end", "other_end", "moves")):
+            if (name == "a call" and form != "thoughts") or (name == "thoughts" and form in ("end", "other_end", "moves", "always", "always_lines", "indented")):
                 continue
-            if name == "begins with an answer" and form == "moves":
+            if name == "begins with an answer" and form in ("moves", "always", "always_lines", "indented"):
                 continue  # nothing shows where it begins
-            texts, spans = render_jinja_template([messages], chat_template=template, return_assistant_tokens_mask=True, bos_token="<s>", eos_token="</s>")
+            render = lambda some, **more: render_jinja_template([some], chat_template=template, bos_token="<s>", eos_token="</s>", **more)
+            if form == "indented":  # what each message adds, without its name
+                texts, sizes = render(messages)[0], [len(render(messages[:n])[0][0]) for n in range(len(messages) + 1)]
+                spans = [[(texts[0].index("Assistant:", sizes[i]) + 10, sizes[i + 1]) for i, m in enumerate(messages) if m["role"] == "assistant"]]
+            else:
+                texts, spans = render(messages, return_assistant_tokens_mask=True)
             size = lambda end: len(texts[0][:end].encode())
             cases.append({"template": form, "name": name, "text": texts[0], "answers": [[size(begin), size(end)] for begin, end in spans[0]]})
     bare = {name: re.sub(r"\{%-? (end)?generation %\}", "", text) for name, text in TEMPLATES.items()}
