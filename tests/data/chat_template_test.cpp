@@ -30,6 +30,35 @@ TEST(ChatTemplate, ComputesAsJinja) {
     EXPECT_EQ(text_of_template(one[0], OrderedJson::object()), one[1]) << one[0];
 }
 
+/// The texts are those of Jinja 3.1.6 with the rules of transformers 5.23.
+TEST(ChatTemplate, FiltersAndFormatsAreThoseOfJinja) {
+  const OrderedJson cases =
+      OrderedJson::parse(std::ifstream(std::string(PENTATRON_TEST_DATA) + "/chat_filters.json"));
+  ASSERT_GE(cases["texts"].size(), 25u);
+  for (const OrderedJson& one : cases["texts"])
+    EXPECT_EQ(text_of_template(one[0], cases["variables"]), one[1]) << one[0];
+}
+
+TEST(ChatTemplate, NoArgumentIsIgnored) {
+  for (const auto& [source, why] : std::vector<std::pair<std::string, const char*>>{
+           {"{{ 1.5|round(digits=1) }}", "the filter 'round' has no supported argument 'digits'\n  "
+                                         "try: one of precision, method"},
+           {"{{ 1.5|round(0, 'up') }}", "try: method='common', 'ceil' or 'floor'"},
+           {"{{ {}|dictsort(by='x') }}", "try: by='key' or by='value'"},
+           {"{{ ['a']|map('upper', 1)|list }}", "the filter 'upper' takes no arguments, not 1"},
+           {"{{ ['a']|map(attribute='b', x=1)|list }}", "map has no argument 'x'"},
+           {"{{ ['a']|select('defined', 1)|list }}", "the test 'defined' takes no arguments"},
+           {"{{ ['a']|select(x=1)|list }}", "no argument 'x' without a test"},
+           {"{{ 'a'|replace('a', 'b', old='c') }}", "gets the argument 'old' twice"},
+           {"{{ 'a'.strip(chars='a') }}", "the method 'strip' has no supported argument 'chars'"},
+           {"{{ range(3, step=1) }}", "the function 'range' has no supported argument 'step'"},
+           {"{{ 3 is divisibleby(1, 2) }}", "takes at most 1 arguments, not 2"},
+           {"{{ 'a'|tojson(keys=1) }}", "no supported argument 'keys'"}})
+    EXPECT_THAT(message_of([&] { text_of_template(source, OrderedJson::object()); }),
+                HasSubstr(why))
+        << source;
+}
+
 TEST(ChatTemplate, KnowsThatThereAreNoTools) {
   const char* const source = "{{ tools is defined }}{{ tools is none }}{{ documents is none }}";
   EXPECT_EQ(text_of_template(source, OrderedJson::object()), "TrueTrueTrue");

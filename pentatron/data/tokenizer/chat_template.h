@@ -33,6 +33,9 @@ struct TemplateRules {
   bool lstrip_blocks = true;          ///< as are blanks before a block that is first in its line
   bool keep_trailing_newline = false; ///< of the source
   bool strict_undefined = false;      ///< printing one is an error
+  /// tojson is Jinja's own, whose text can stand in HTML: ASCII, keys in order, no < > & '.
+  /// Otherwise it is that of transformers.
+  bool html_json = false;
 };
 
 /// The date "YYYY-MM-DD" for strftime_now, at midnight; none if it does not exist.

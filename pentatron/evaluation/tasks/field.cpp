@@ -140,7 +140,8 @@ Field::Field(std::string name, Document value) : name_(std::move(name)), value_(
         value_.get<std::string>(), data::tokenizer::TemplateRules{.trim_blocks = false,
                                                                   .lstrip_blocks = false,
                                                                   .keep_trailing_newline = true,
-                                                                  .strict_undefined = true});
+                                                                  .strict_undefined = true,
+                                                                  .html_json = true});
   } catch (const DataError& error) {
     raise_for(name_, error);
   }

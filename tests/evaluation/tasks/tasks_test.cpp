@@ -153,6 +153,15 @@ TEST(Field, GivesWhatAColumnOrATemplateSays) {
   EXPECT_THROW(Field("f", "{{text}}").choices(doc), DataError);
 }
 
+/// The texts are those of apply_template of lm-eval 0.4.13 with Jinja 3.1.6.
+TEST(Field, TemplatesWriteWhatJinjaWrites) {
+  const Document cases = Document::parse(
+      std::ifstream(std::string(PENTATRON_TEST_DATA) + "/evaluation/templates.json"));
+  ASSERT_GE(cases["texts"].size(), 25u);
+  for (const Document& one : cases["texts"])
+    EXPECT_EQ(Field("f", one[0]).text(cases["variables"], false), one[1]) << one[0];
+}
+
 TEST(Field, ListsAreThoseOfPython) {
   EXPECT_EQ(parse_python_list(R"(['a', "it's", 'x\n\u00e9', -3, 0.5, None, True])")->dump(),
             R"(["a","it's","x\né",-3,0.5,null,true])");

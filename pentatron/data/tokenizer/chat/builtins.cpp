@@ -2,146 +2,20 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
+#include <optional>
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/regex.h"
+#include "pentatron/data/tokenizer/chat/list_filters.h"
+#include "pentatron/data/tokenizer/chat/number_filters.h"
+#include "pentatron/data/tokenizer/chat/signatures.h"
 #include "pentatron/data/tokenizer/chat/text_functions.h"
 #include "pentatron/data/tokenizer/unicode.h"
 
 namespace pentatron::data::tokenizer::chat {
 
 namespace {
-
-List items_of(const Value& v) {
-  const Dict* dict = v.dict();
-  if (dict == nullptr) raise<DataError>("items needs a dictionary, not {}", type_name(v));
-  List out;
-  for (const auto& [key, value] : *dict) out.push_back(make_tuple({key, value}));
-  return out;
-}
-
-Value path_of(const Value& v, const std::string& path) {
-  Value out = v;
-  const Value dot(".");
-  for (const Value& part : split(path, &dot, -1))
-    out = member_of(out, *part.string(), Access::kBrackets);
-  return out;
-}
-
-List select(const Value& v, const Arguments& arguments, bool attribute, bool keep) {
-  List out;
-  Arguments rest;
-  std::string path, test;
-  size_t at = 0;
-  if (attribute) path = string_of(needed(arguments, at++, "attribute", "selectattr"), "selectattr");
-  if (const Value* name = arguments.find(at, "")) test = string_of(*name, "select");
-  for (size_t i = at + 1; i < arguments.values.size(); ++i)
-    rest.values.push_back(arguments.values[i]);
-  if (!is_true(v)) return out; // also None, as in Jinja
-  for (const Value& item : elements(v)) {
-    const Value looked_at = attribute ? path_of(item, path) : item;
-    const bool holds = test.empty() ? is_true(looked_at) : apply_test(test, looked_at, rest);
-    if (holds == keep) out.push_back(item);
-  }
-  return out;
-}
-
-Value map(const Value& v, const Arguments& arguments) {
-  List out;
-  const Value* attribute = arguments.find(SIZE_MAX, "attribute");
-  const Value* otherwise = arguments.find(SIZE_MAX, "default");
-  Arguments rest;
-  for (size_t i = 1; i < arguments.values.size(); ++i) rest.values.push_back(arguments.values[i]);
-  if (!is_true(v)) return make_list(std::move(out));
-  for (const Value& item : elements(v)) {
-    if (attribute != nullptr) {
-      Value found = path_of(item, string_of(*attribute, "map"));
-      if (found.is_undefined() && otherwise != nullptr) found = *otherwise;
-      out.push_back(std::move(found));
-    } else {
-      out.push_back(
-          apply_filter(string_of(needed(arguments, 0, "filter", "map"), "map"), item, rest));
-    }
-  }
-  return make_list(std::move(out));
-}
-
-Value to_number(const Value& v, bool real, const Value* otherwise) {
-  double number = 0;
-  bool good = to_real(v, number);
-  if (const std::string* text = v.string()) {
-    const std::string trimmed = strip(*text, nullptr, true, true);
-    const auto [end, error] =
-        std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number);
-    good = error == std::errc() && end == trimmed.data() + trimmed.size();
-  }
-  if (!good || !(std::fabs(number) < 9e18)) {
-    if (otherwise != nullptr) return *otherwise;
-    return real ? Value(0.0) : Value(int64_t{0});
-  }
-  return real ? Value(number) : Value(static_cast<int64_t>(number));
-}
-
-/// Strings are put in order without regard to case.
-Value folded(const Value& v) {
-  return v.string() != nullptr ? Value(to_lower(*v.string())) : v;
-}
-
-List sorted(List items, const Arguments& arguments) {
-  const Value* reverse = arguments.find(0, "reverse");
-  const Value* attribute = arguments.find(2, "attribute");
-  const auto key = [&](const Value& v) {
-    const Value looked_at = attribute == nullptr ? v : path_of(v, string_of(*attribute, "sort"));
-    return folded(looked_at);
-  };
-  std::stable_sort(items.begin(), items.end(),
-                   [&](const Value& a, const Value& b) { return compare(key(a), key(b)) < 0; });
-  if (reverse != nullptr && is_true(*reverse)) std::reverse(items.begin(), items.end());
-  return items;
-}
-
-/// Lists of so many elements; the last is filled up with what is given for it.
-List batched(const List& items, const Arguments& arguments) {
-  const int64_t size = integer_of(&needed(arguments, 0, "linecount", "batch"), 0, "batch");
-  if (size < 1 || size > 100'000) raise<DataError>("batch of {} elements", size);
-  const Value* fill = arguments.find(1, "fill_with");
-  List out, now;
-  for (const Value& item : items) {
-    now.push_back(item);
-    if (std::ssize(now) == size) out.push_back(make_list(std::exchange(now, {})));
-  }
-  if (now.empty()) return out;
-  while (fill != nullptr && !fill->is_none() && std::ssize(now) < size) now.push_back(*fill);
-  out.push_back(make_list(std::move(now)));
-  return out;
-}
-
-/// Pairs of a value of the attribute and the elements that have it, in the order of the values.
-List grouped(List items, const Arguments& arguments) {
-  const std::string path = string_of(needed(arguments, 0, "attribute", "groupby"), "groupby");
-  const Value* otherwise = arguments.find(1, "default");
-  const auto key = [&](const Value& item) {
-    Value found = path_of(item, path);
-    return found.is_undefined() && otherwise != nullptr ? *otherwise : found;
-  };
-  std::stable_sort(items.begin(), items.end(), [&](const Value& a, const Value& b) {
-    return compare(folded(key(a)), folded(key(b))) < 0;
-  });
-  std::vector<std::pair<Value, List>> groups;
-  for (Value& item : items) {
-    Value one = key(item);
-    if (groups.empty() || !equal(folded(groups.back().first), folded(one)))
-      groups.emplace_back(std::move(one), List{});
-    groups.back().second.push_back(std::move(item));
-  }
-  List out;
-  for (auto& [value, members] : groups)
-    out.push_back(make_tuple({std::move(value), make_list(std::move(members))}));
-  return out;
-}
-
+constexpr int64_t kMaxRange = 100'000, kMaxPairs = 1000; // of dict(list)
 } // namespace
 
 Value member_of(const Value& value, std::string_view name, Access access) {
@@ -156,19 +30,21 @@ Value member_of(const Value& value, std::string_view name, Access access) {
   return Undefined{std::string(name)};
 }
 
-JsonStyle json_style(const Arguments& arguments) {
+namespace {
+
+bool is_set(const Value* v) {
+  return v != nullptr && is_true(*v);
+}
+
+/// tojson of transformers.
+std::string chat_json(const Value& value, const Arguments& arguments) {
   JsonStyle style;
-  const auto named = [&](const char* key) { return arguments.find(SIZE_MAX, key); };
-  const auto flag = [&](const char* key) { return named(key) != nullptr && is_true(*named(key)); };
-  for (const auto& [key, value] : arguments.named)
-    if (key != "indent" && key != "separators" && key != "sort_keys" && key != "ensure_ascii")
-      raise<DataError>("tojson with {} is not supported in chat templates", key);
-  style.indent =
-      static_cast<int>(std::clamp<int64_t>(integer_of(named("indent"), -1, "tojson"), -1, 16));
+  style.ascii = is_set(arguments.find(0, "ensure_ascii"));
+  style.indent = static_cast<int>(
+      std::clamp<int64_t>(integer_of(arguments.find(1, "indent"), -1, "tojson"), -1, 16));
   if (style.indent >= 0) style.item = ",";
-  style.sort_keys = flag("sort_keys");
-  style.ascii = flag("ensure_ascii");
-  if (const Value* separators = named("separators");
+  style.sort_keys = is_set(arguments.find(3, "sort_keys"));
+  if (const Value* separators = arguments.find(2, "separators");
       separators != nullptr && !separators->is_none()) {
     const List* two = separators->list();
     if (two == nullptr || two->size() != 2)
@@ -176,17 +52,34 @@ JsonStyle json_style(const Arguments& arguments) {
     style.item = string_of((*two)[0], "tojson");
     style.key = string_of((*two)[1], "tojson");
   }
-  return style;
+  return to_json(value, style);
 }
 
-namespace {
+/// tojson of Jinja, which can stand in HTML.
+Value html_json_of(const Value& value, const Arguments& arguments) {
+  JsonStyle style{.sort_keys = true, .ascii = true};
+  style.indent = static_cast<int>(
+      std::clamp<int64_t>(integer_of(arguments.find(0, "indent"), -1, "tojson"), -1, 16));
+  if (style.indent >= 0) style.item = ",";
+  std::string out;
+  for (const char c : to_json(value, style)) {
+    if (std::string_view("<>&'").find(c) != std::string_view::npos)
+      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
+    else
+      out += c;
+  }
+  check_length(out);
+  return make_markup(std::move(out));
+}
 
 /// A filter that does not know of Markup.
-Value filtered(std::string_view name, const Value& value, const Arguments& arguments) {
+Value filtered(std::string_view name, const Value& value, const Arguments& arguments,
+               bool html_json) {
+  if (std::optional<Value> made = apply_list_filter(name, value, arguments, html_json))
+    return *std::move(made);
   if (name == "default" || name == "d") {
     const Value* otherwise = arguments.find(0, "default_value");
-    const Value* falsy = arguments.find(1, "boolean");
-    if (value.is_undefined() || (falsy != nullptr && is_true(*falsy) && !is_true(value)))
+    if (value.is_undefined() || (is_set(arguments.find(1, "boolean")) && !is_true(value)))
       return otherwise == nullptr ? Value("") : *otherwise;
     return value;
   }
@@ -197,28 +90,12 @@ Value filtered(std::string_view name, const Value& value, const Arguments& argum
   if (name == "title") return title(to_text(value), WordStart::kBlank);
   if (name == "length" || name == "count") return length(value);
   if (name == "string") return to_text(value);
-  if (name == "int") return to_number(value, false, arguments.find(0, "default"));
-  if (name == "float") return to_number(value, true, arguments.find(0, "default"));
-  if (name == "list") return make_list(elements(value));
-  if (name == "items") return make_list(value.is_undefined() ? List{} : items_of(value));
-  if (name == "tojson") return to_json(value, json_style(arguments));
-  if (name == "join") {
-    const Value* separator = arguments.find(0, "d");
-    Value all = value;
-    if (const Value* attribute = arguments.find(1, "attribute"))
-      all = map(value, Arguments{.values = {}, .named = {{"attribute", *attribute}}});
-    return join(elements(all), separator == nullptr ? "" : string_of(*separator, "join"));
-  }
-  if (name == "first" || name == "last") {
-    const List all = elements(value);
-    if (all.empty()) return Undefined{std::string(name)};
-    return name == "first" ? all.front() : all.back();
-  }
-  if (name == "reverse") {
-    List all = elements(value);
-    std::reverse(all.begin(), all.end());
-    return value.string() != nullptr ? Value(join(all, "")) : make_list(std::move(all));
-  }
+  if (name == "int") return to_int(value, arguments);
+  if (name == "float") return to_float(value, arguments);
+  if (name == "round") return rounded(value, arguments);
+  if (name == "abs") return absolute(value);
+  if (name == "tojson")
+    return html_json ? html_json_of(value, arguments) : Value(chat_json(value, arguments));
   if (name == "replace") {
     return replace(to_text(value), string_of(needed(arguments, 0, "old", name), name),
                    string_of(needed(arguments, 1, "new", name), name),
@@ -230,6 +107,12 @@ Value filtered(std::string_view name, const Value& value, const Arguments& argum
                          integer_of(arguments.find(2, "count"), 0, name), kMaxValueBytes);
   }
   if (name == "format") return percent_format(to_text(value), arguments);
+  if (name == "center") {
+    const Value* width = arguments.find(0, "width");
+    return call_string_method(
+        to_text(value), name,
+        {.values = {width == nullptr ? Value(int64_t{80}) : *width}, .named = {}});
+  }
   if (name == "wordcount") return count_words(to_text(value));
   if (name == "truncate") return truncated(value, arguments);
   if (name == "urlencode") return url_encoded(value);
@@ -239,68 +122,7 @@ Value filtered(std::string_view name, const Value& value, const Arguments& argum
       return member_of(value, member, Access::kDot);
     return Undefined{member};
   }
-  if (name == "batch") return make_list(batched(elements(value), arguments));
-  if (name == "groupby") return make_list(grouped(elements(value), arguments));
   if (name == "indent") return indent(to_text(value), arguments);
-  if (name == "map") return map(value, arguments);
-  if (name == "select" || name == "reject")
-    return make_list(select(value, arguments, false, name == "select"));
-  if (name == "selectattr" || name == "rejectattr")
-    return make_list(select(value, arguments, true, name == "selectattr"));
-  if (name == "sort") return make_list(sorted(elements(value), arguments));
-  if (name == "dictsort") {
-    List all = items_of(value);
-    std::stable_sort(all.begin(), all.end(), [](const Value& a, const Value& b) {
-      return compare(folded(a.list()->front()), folded(b.list()->front())) < 0;
-    });
-    return make_list(std::move(all));
-  }
-  if (name == "unique") {
-    List out;
-    for (const Value& item : elements(value)) {
-      if (out.size() > 1000) throw DataError("unique has more than 1000 elements");
-      if (std::none_of(out.begin(), out.end(), [&](const Value& v) { return equal(v, item); }))
-        out.push_back(item);
-    }
-    return make_list(std::move(out));
-  }
-  if (name == "sum") {
-    Value total = int64_t{0};
-    double real = 0;
-    int64_t integer = 0, one = 0;
-    bool integers = true;
-    for (const Value& item : elements(value)) {
-      double d = 0;
-      if (!to_real(item, d)) raise<DataError>("sum needs numbers, not {}", type_name(item));
-      integers =
-          integers && to_integer(item, one) && !__builtin_add_overflow(integer, one, &integer);
-      real += d;
-    }
-    return integers ? Value(integer) : Value(real);
-  }
-  if (name == "min" || name == "max") {
-    const List all = elements(value);
-    if (all.empty()) return Undefined{std::string(name)};
-    const auto less = [](const Value& a, const Value& b) { return compare(a, b) < 0; };
-    return name == "min" ? *std::min_element(all.begin(), all.end(), less)
-                         : *std::max_element(all.begin(), all.end(), less);
-  }
-  if (name == "abs") {
-    int64_t i = 0;
-    double d = 0;
-    if (value.get<double>() == nullptr && to_integer(value, i) && i != INT64_MIN)
-      return i < 0 ? -i : i;
-    if (!to_real(value, d)) raise<DataError>("abs needs a number, not {}", type_name(value));
-    return std::fabs(d);
-  }
-  if (name == "round") {
-    double d = 0;
-    if (!to_real(value, d)) raise<DataError>("round needs a number, not {}", type_name(value));
-    const double scale =
-        std::pow(10.0, static_cast<double>(std::clamp<int64_t>(
-                           integer_of(arguments.find(0, "precision"), 0, name), -15, 15)));
-    return std::nearbyint(d * scale) / scale;
-  }
   raise<DataError>("the filter '{}' is not supported", name);
 }
 
@@ -343,17 +165,20 @@ Value call_markup_method(const Value& self, std::string_view name, Arguments arg
 
 } // namespace
 
-Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments) {
+Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments,
+                   bool html_json) {
+  check_arguments(Callable::kFilter, name, arguments, html_json);
   if (name == "safe") return make_markup(to_text(value));
   if (name == "escape" || name == "e") return make_markup(markup_text(value));
   if (name == "forceescape") return make_markup(escaped(to_text(value)));
-  if (!value.is_markup || !keeps_markup(name)) return filtered(name, value, arguments);
+  if (!value.is_markup || !keeps_markup(name)) return filtered(name, value, arguments, html_json);
   Arguments given = arguments;
   if (name == "format") escape_arguments(given);
-  return make_markup(to_text(filtered(name, value, given)));
+  return make_markup(to_text(filtered(name, value, given, html_json)));
 }
 
 bool apply_test(std::string_view name, const Value& value, const Arguments& arguments) {
+  check_arguments(Callable::kTest, name, arguments, false);
   const auto other = [&]() -> const Value& { return needed(arguments, 0, "other", name); };
   const bool is_bool = value.get<bool>() != nullptr;
   if (name == "defined") return !value.is_undefined();
@@ -371,16 +196,22 @@ bool apply_test(std::string_view name, const Value& value, const Arguments& argu
   if (name == "iterable" || name == "sequence")
     return value.list() != nullptr || value.dict() != nullptr || value.string() != nullptr;
   if (name == "callable") return value.get<Function>() != nullptr;
-  if (name == "equalto" || name == "eq" || name == "sameas") return equal(value, other());
-  if (name == "ne") return !equal(value, other());
-  if (name == "lt" || name == "lessthan") return compare(value, other()) < 0;
-  if (name == "le") return compare(value, other()) <= 0;
-  if (name == "gt" || name == "greaterthan") return compare(value, other()) > 0;
-  if (name == "ge") return compare(value, other()) >= 0;
+  if (name == "escaped") return value.is_markup;
+  if (name == "filter" || name == "test")
+    return is_callable(name == "filter" ? Callable::kFilter : Callable::kTest,
+                       string_of(value, name), false);
+  if (name == "equalto" || name == "eq" || name == "==") return equal(value, other());
+  if (name == "sameas") return value.data.index() == other().data.index() && equal(value, other());
+  if (name == "ne" || name == "!=") return !equal(value, other());
+  if (name == "lt" || name == "lessthan" || name == "<") return compare(value, other()) < 0;
+  if (name == "le" || name == "<=") return compare(value, other()) <= 0;
+  if (name == "gt" || name == "greaterthan" || name == ">") return compare(value, other()) > 0;
+  if (name == "ge" || name == ">=") return compare(value, other()) >= 0;
   if (name == "in") {
-    if (const std::string* text = other().string(); text != nullptr && value.string() != nullptr)
+    if (const std::string* text = needed(arguments, 0, "seq", name).string();
+        text != nullptr && value.string() != nullptr)
       return text->find(*value.string()) != std::string::npos;
-    const List all = elements(other());
+    const List all = elements(needed(arguments, 0, "seq", name));
     return std::any_of(all.begin(), all.end(), [&](const Value& v) { return equal(v, value); });
   }
   if (name == "lower" || name == "upper")
@@ -389,7 +220,7 @@ bool apply_test(std::string_view name, const Value& value, const Arguments& argu
   if (name == "odd" || name == "even")
     return (integer_of(&value, 0, name) % 2 != 0) == (name == "odd");
   if (name == "divisibleby") {
-    const int64_t by = integer_of(&other(), 0, name);
+    const int64_t by = integer_of(&needed(arguments, 0, "num", name), 0, name);
     if (by == 0 || by == -1) return by != 0;
     return integer_of(&value, 0, name) % by == 0;
   }
@@ -405,6 +236,7 @@ bool has_method(const Value& value, std::string_view name) {
 }
 
 Value call_method(const Value& self, std::string_view name, const Arguments& arguments) {
+  check_arguments(Callable::kMethod, name, arguments, false);
   if (const Dict* dict = self.dict()) {
     if (name == "items") return make_list(items_of(self));
     if (name == "keys") return make_list(elements(self));
@@ -429,6 +261,72 @@ Value call_method(const Value& self, std::string_view name, const Arguments& arg
   }
   if (self.is_markup) return call_markup_method(self, name, arguments);
   return call_string_method(string_of(self, name), name, arguments);
+}
+
+namespace {
+
+List range(const List& given) {
+  int64_t parts[3] = {0, 0, 1};
+  const size_t n = given.size();
+  if (n < 1) throw DataError("range needs 1 to 3 integers");
+  for (size_t i = 0; i < n; ++i) {
+    if (!to_integer(given[i], parts[n == 1 ? 1 : i]))
+      raise<DataError>("range needs integers, not {}", type_name(given[i]));
+  }
+  const auto [from, to, step] = parts;
+  List list;
+  if (step == 0) throw DataError("range has a step of 0");
+  for (int64_t i = from; step > 0 ? i < to : i > to;) {
+    list.emplace_back(i);
+    if (std::ssize(list) > kMaxRange)
+      raise<DataError>("range makes a list that is too long: more than {} integers", kMaxRange);
+    if (__builtin_add_overflow(i, step, &i)) break;
+  }
+  return list;
+}
+
+/// dict(a dictionary or pairs, key=value).
+Dict dict_of(const Arguments& given) {
+  Dict out;
+  const auto set = [&](const Value& key, const Value& value) {
+    const auto same = std::ranges::find_if(out, [&](const auto& e) { return equal(e.first, key); });
+    if (same != out.end())
+      same->second = value;
+    else
+      out.emplace_back(key, value);
+  };
+  if (!given.values.empty()) {
+    const Value& from = given.values[0];
+    if (from.dict() != nullptr) out = *from.dict();
+    for (const Value& pair : from.dict() != nullptr ? List{} : elements(from)) {
+      if (std::ssize(out) > kMaxPairs) throw DataError("dict gets too many pairs");
+      const List two = elements(pair);
+      if (two.size() != 2) throw DataError("dict needs pairs");
+      check_dictionary_key(two[0]);
+      set(two[0], two[1]);
+    }
+  }
+  for (const auto& [name, value] : given.named) set(name, value);
+  return out;
+}
+
+} // namespace
+
+void check_dictionary_key(const Value& key) {
+  if (key.list() != nullptr || key.dict() != nullptr || key.is_undefined())
+    raise<DataError>("it makes a dictionary whose key is {}", type_name(key));
+}
+
+Value call_function(std::string_view name, const Arguments& arguments) {
+  check_arguments(Callable::kFunction, name, arguments, false);
+  if (name == "range") return make_list(range(arguments.values));
+  if (name == "raise_exception") {
+    const Value* message = arguments.find(0, "message");
+    raise<DataError>("{}", message == nullptr ? "exception" : to_text(*message));
+  }
+  Value made = make_dict(dict_of(arguments));
+  made.is_namespace = name == "namespace";
+  return made;
 }
 
 } // namespace pentatron::data::tokenizer::chat

@@ -9,12 +9,19 @@
 
 namespace pentatron::data::tokenizer::chat {
 
-/// Throws DataError for a name that is not known and for values that have no such filter.
-Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments);
+/// `html_json`: of TemplateRules. Throws DataError for a name that is not known, for values that
+/// have no such filter and for arguments that it does not have.
+Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments,
+                   bool html_json);
 bool apply_test(std::string_view name, const Value& value, const Arguments& arguments);
 /// Of strings, lists and dictionaries.
 bool has_method(const Value& value, std::string_view name);
 Value call_method(const Value& self, std::string_view name, const Arguments& arguments);
+
+/// range, dict, namespace and raise_exception.
+Value call_function(std::string_view name, const Arguments& arguments);
+/// Throws DataError for what cannot be the key of a dictionary.
+void check_dictionary_key(const Value& key);
 
 /// a.name and a["name"]. Of a dictionary that has a method and a key of that name, the first is the
 /// method, the second the value.

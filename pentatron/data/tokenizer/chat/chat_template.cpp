@@ -93,7 +93,7 @@ std::string ChatTemplate::render(const nlohmann::ordered_json& variables,
     for (const char* name : {"tools", "documents"}) scope[name] = chat::None{};
   for (const auto& [name, value] : variables.items())
     scope[name] = chat::from_json(chat && name == "messages" ? for_templates(value) : value);
-  return chat::interpret(*program_->root, std::move(scope), !chat, now, marks);
+  return chat::interpret(*program_->root, std::move(scope), program_->rules, now, marks);
 }
 
 std::set<std::string> ChatTemplate::names() const {

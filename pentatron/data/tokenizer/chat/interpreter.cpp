@@ -9,6 +9,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/data/tokenizer/chat/builtins.h"
 #include "pentatron/data/tokenizer/chat/operators.h"
+#include "pentatron/data/tokenizer/chat/signatures.h"
 
 namespace pentatron::data::tokenizer::chat {
 
@@ -17,7 +18,6 @@ namespace {
 constexpr int64_t kMaxSteps = 2'000'000;
 constexpr int kMaxCallDepth = 400;
 constexpr size_t kMaxOutput = size_t{32} << 20;
-constexpr int64_t kMaxRange = 100'000;
 
 constexpr const char* kStrftime = "strftime_now";
 constexpr const char* kCycle = "loop.cycle";
@@ -27,7 +27,8 @@ enum class Flow : uint8_t { kOn, kBreak, kContinue };
 
 class Interpreter {
  public:
-  Interpreter(Scope variables, bool strict, const std::tm* now) : strict_(strict), now_(now) {
+  Interpreter(Scope variables, const TemplateRules& rules, const std::tm* now)
+      : rules_(rules), now_(now) {
     scopes_.push_back(std::move(variables));
   }
 
@@ -91,7 +92,8 @@ class Interpreter {
       return Flow::kOn;
     case NodeKind::kPrint: {
       const Value value = evaluate(*node.children[0]);
-      if (const Undefined* none = value.get<Undefined>(); none != nullptr && strict_)
+      if (const Undefined* none = value.get<Undefined>();
+          none != nullptr && rules_.strict_undefined && !none->is_empty)
         fail(node, fmt::format("prints '{}', which is undefined", none->name));
       write(node, located(node, [&] { return to_text(value); }));
       return Flow::kOn;
@@ -271,7 +273,7 @@ class Interpreter {
     case NodeKind::kFilter: {
       const Value value = evaluate(*node.children[0]);
       const Arguments given = arguments(node);
-      return located(node, [&] { return apply_filter(node.text, value, given); });
+      return located(node, [&] { return apply_filter(node.text, value, given, rules_.html_json); });
     }
     case NodeKind::kTest: {
       const Value value = evaluate(*node.children[0]);
@@ -292,7 +294,8 @@ class Interpreter {
       return capture(*node.children[0]);
     case NodeKind::kCondition:
       if (is_true(evaluate(*node.children[1]))) return evaluate(*node.children[0]);
-      return node.children[2] == nullptr ? Value(Undefined{"if"}) : evaluate(*node.children[2]);
+      if (node.children[2] != nullptr) return evaluate(*node.children[2]);
+      return Undefined{.name = "if", .is_empty = true};
     case NodeKind::kCompare:
       return comparison(node);
     case NodeKind::kUnary:
@@ -307,8 +310,7 @@ class Interpreter {
     Dict dict;
     for (size_t i = 0; i + 1 < node.children.size(); i += 2) {
       const Value key = evaluate(*node.children[i]);
-      if (key.list() != nullptr || key.dict() != nullptr || key.is_undefined())
-        fail(node, fmt::format("has a dictionary whose key is {}", type_name(key)));
+      located(node, [&] { check_dictionary_key(key); });
       Value value = evaluate(*node.children[i + 1]);
       const auto same = std::find_if(dict.begin(), dict.end(),
                                      [&](const auto& e) { return equal(e.first, key); });
@@ -399,6 +401,8 @@ class Interpreter {
     }
     if (function->macro != nullptr) return call_macro(node, *function->macro, given);
     return located(node, [&]() -> Value {
+      if (function->name == kStrftime || function->name == kCycle || function->name == kChanged)
+        check_arguments(Callable::kFunction, function->name, given, false);
       if (function->name == kCycle) {
         if (given.values.empty()) throw DataError("loop.cycle needs values");
         const auto i = static_cast<size_t>(*function->self->get<int64_t>());
@@ -412,12 +416,9 @@ class Interpreter {
         return !equal(last, seen_[loop]);
       }
       if (function->self != nullptr) return call_method(*function->self, function->name, given);
-      if (function->name == "range") return range(node, given);
-      if (function->name == "raise_exception")
-        raise<DataError>("{}", given.values.empty() ? "exception" : to_text(given.values[0]));
       if (function->name == kStrftime) return date(given);
-      Value made = make_dict(Dict(given.named.begin(), given.named.end()));
-      made.is_namespace = function->name == "namespace";
+      Value made = call_function(function->name, given);
+      steps_ += made.nodes - 1;
       return made;
     });
   }
@@ -458,27 +459,6 @@ class Interpreter {
       restore();
       throw;
     }
-  }
-
-  Value range(const Node& node, const Arguments& given) {
-    int64_t parts[3] = {0, 0, 1};
-    const size_t n = given.values.size();
-    if (n < 1 || n > 3) fail(node, "calls range without 1 to 3 integers");
-    for (size_t i = 0; i < n; ++i) {
-      if (!to_integer(given.values[i], parts[n == 1 ? 1 : i]))
-        fail(node, "calls range with a value that is not an integer");
-    }
-    const auto [from, to, step] = parts;
-    List list;
-    if (step == 0) fail(node, "calls range with a step of 0");
-    for (int64_t i = from; step > 0 ? i < to : i > to;) {
-      list.emplace_back(i);
-      if (static_cast<int64_t>(list.size()) > kMaxRange)
-        fail(node, "makes a range that is too long");
-      if (__builtin_add_overflow(i, step, &i)) break;
-    }
-    steps_ += static_cast<int64_t>(list.size());
-    return make_list(std::move(list));
   }
 
   Value comparison(const Node& node) {
@@ -522,7 +502,7 @@ class Interpreter {
 
   std::vector<Scope> scopes_;
   std::vector<Value> seen_; ///< by loop.changed, for each loop around a statement
-  bool strict_;
+  TemplateRules rules_;
   const std::tm* now_; ///< for strftime_now; null: it is not defined
   std::string out_;
   std::vector<std::pair<size_t, size_t>>* marks_ = nullptr;
@@ -533,9 +513,9 @@ class Interpreter {
 
 } // namespace
 
-std::string interpret(const Node& root, Scope variables, bool strict, const std::tm* now,
-                      std::vector<std::pair<size_t, size_t>>* marks) {
-  return Interpreter(std::move(variables), strict, now).run(root, marks);
+std::string interpret(const Node& root, Scope variables, const TemplateRules& rules,
+                      const std::tm* now, std::vector<std::pair<size_t, size_t>>* marks) {
+  return Interpreter(std::move(variables), rules, now).run(root, marks);
 }
 
 } // namespace pentatron::data::tokenizer::chat

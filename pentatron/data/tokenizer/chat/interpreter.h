@@ -13,10 +13,9 @@ namespace pentatron::data::tokenizer::chat {
 
 using Scope = std::unordered_map<std::string, Value>;
 
-/// The text that it writes. `strict`: printing an undefined value is an error. `now` may be null:
-/// strftime_now is not defined. `marks` receives the bytes of each generation block; null: they are
-/// not wanted.
-std::string interpret(const Node& root, Scope variables, bool strict, const std::tm* now,
-                      std::vector<std::pair<size_t, size_t>>* marks);
+/// The text that it writes. `now` may be null: strftime_now is not defined. `marks` receives the
+/// bytes of each generation block; null: they are not wanted.
+std::string interpret(const Node& root, Scope variables, const TemplateRules& rules,
+                      const std::tm* now, std::vector<std::pair<size_t, size_t>>* marks);
 
 } // namespace pentatron::data::tokenizer::chat

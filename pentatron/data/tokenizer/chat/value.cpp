@@ -29,6 +29,7 @@ void contain(Value& outer, const Value& inner) {
 std::string real_text(double d) {
   if (std::isfinite(d) && d == std::floor(d) && std::fabs(d) < 1e16)
     return fmt::format("{:.1f}", d);
+  if (std::isnan(d)) return "nan"; // without a sign
   return fmt::format("{}", d);
 }
 
@@ -175,7 +176,7 @@ bool equal(const Value& a, const Value& b) {
   if (to_real(a, x) && to_real(b, y)) return x == y;
   if (a.string() != nullptr && b.string() != nullptr) return *a.string() == *b.string();
   if (const List* l = a.list(), *r = b.list(); l != nullptr && r != nullptr) {
-    if (l->size() != r->size()) return false;
+    if (l->size() != r->size() || a.is_tuple != b.is_tuple) return false;
     for (size_t i = 0; i < l->size(); ++i) {
       if (!equal((*l)[i], (*r)[i])) return false;
     }
@@ -198,6 +199,12 @@ int compare(const Value& a, const Value& b) {
   if (a.string() != nullptr && b.string() != nullptr) {
     const int order = a.string()->compare(*b.string());
     return order < 0 ? -1 : order > 0 ? 1 : 0;
+  }
+  if (const List* l = a.list(), *r = b.list();
+      l != nullptr && r != nullptr && a.is_tuple == b.is_tuple) {
+    for (size_t i = 0; i < std::min(l->size(), r->size()); ++i)
+      if (!equal((*l)[i], (*r)[i])) return compare((*l)[i], (*r)[i]);
+    return l->size() < r->size() ? -1 : l->size() > r->size() ? 1 : 0;
   }
   raise<DataError>("{} and {} cannot be compared", type_name(a), type_name(b));
 }
@@ -253,6 +260,8 @@ std::string to_json(const Value& v, const JsonStyle& style, int depth) {
   if (const std::string* s = v.string()) return quoted(*s);
   if (v.is_none()) return "null";
   if (const bool* b = v.get<bool>()) return *b ? "true" : "false";
+  if (const double* d = v.get<double>(); d != nullptr && !std::isfinite(*d))
+    return std::isnan(*d) ? "NaN" : *d > 0 ? "Infinity" : "-Infinity";
   if (v.is_undefined() || v.get<Function>() != nullptr)
     raise<DataError>("{} cannot be written as JSON", type_name(v));
   return to_text(v);
@@ -268,7 +277,7 @@ std::string_view type_name(const Value& v) {
                                          "a list",
                                          "a dictionary",
                                          "a function"};
-  return kNames[v.data.index()];
+  return v.is_tuple ? "a tuple" : kNames[v.data.index()];
 }
 
 int64_t length(const Value& v) {

@@ -20,7 +20,8 @@ using List = std::vector<Value>;
 using Dict = std::vector<std::pair<Value, Value>>;
 
 struct Undefined {
-  std::string name; ///< for messages
+  std::string name;      ///< for messages
+  bool is_empty = false; ///< printed as nothing, also where printing another one is an error
 };
 struct None {};
 /// A function by name, or a method with what it belongs to.
