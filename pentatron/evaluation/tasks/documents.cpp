@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <fstream>
 #include <set>
+#include <span>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 #include "pentatron/data/document_reader.h"
 #include "pentatron/data/utf8.h"
+#include "pentatron/evaluation/tasks/csv.h"
 
 namespace pentatron::evaluation {
 
@@ -68,6 +70,74 @@ void require(const Task& task, const std::string& split, const fs::path& path) {
                    path.string(), task.name, split);
 }
 
+/// The files below `folder` that the parts of a pattern match, in the order of their names. As for
+/// Hugging Face, hidden ones need a pattern that begins with a dot.
+void add_matches(const fs::path& folder, std::span<const std::string> parts,
+                 std::vector<fs::path>& found) {
+  if (parts.empty()) {
+    if (fs::is_regular_file(folder)) found.push_back(folder);
+    return;
+  }
+  if (parts[0].find_first_of("*?[") == std::string::npos) {
+    std::error_code error;
+    if (fs::exists(folder / parts[0], error))
+      add_matches(folder / parts[0], parts.subspan(1), found);
+    return;
+  }
+  std::vector<std::string> names;
+  std::error_code error;
+  const fs::path listed = folder.empty() ? fs::path(".") : folder;
+  for (const auto& entry : fs::directory_iterator(listed, error)) {
+    std::string name = entry.path().filename().string();
+    if (name.starts_with('.') == parts[0].starts_with('.') && matches_pattern(parts[0], name))
+      names.push_back(std::move(name));
+  }
+  std::ranges::sort(names);
+  for (const std::string& name : names) add_matches(folder / name, parts.subspan(1), found);
+}
+
+/// The files of a split, with those that patterns match.
+std::vector<fs::path> files_of(const Task& task, const std::string& split) {
+  std::vector<fs::path> files;
+  for (const fs::path& path : task.data.splits.at(split)) {
+    std::error_code error;
+    const bool pattern = path.string().find_first_of("*?[") != std::string::npos;
+    if (!pattern || fs::is_regular_file(path, error)) {
+      require(task, split, path);
+      files.push_back(path);
+      continue;
+    }
+    const size_t before = files.size();
+    const fs::path inside = path.relative_path();
+    const std::vector<std::string> parts(inside.begin(), inside.end());
+    if (std::ranges::find(parts, "**") != parts.end())
+      raise<DataError>("{} of task {} (split {}): ** is not supported\n  try: a pattern for each "
+                       "folder, as a/*.jsonl",
+                       path.string(), task.name, split);
+    add_matches(path.root_path(), parts, files);
+    if (files.size() == before)
+      raise<DataError>("no file matches {} of task {} (split {})\n  try: eval.data_path=FOLDER, "
+                       "which the data paths are relative to",
+                       path.string(), task.name, split);
+  }
+  return files;
+}
+
+/// The list of documents under a key of one JSON object.
+void read_field(const std::string& field, const fs::path& path, Documents& documents) {
+  const Document whole = Document::parse(read_file(path), nullptr, false);
+  const Document* list = whole.is_object() && whole.contains(field) ? &whole[field] : nullptr;
+  if (list == nullptr || !list->is_array())
+    raise<DataError>("{} is not a JSON object with a list under the key {} (dataset_kwargs.field)",
+                     path.string(), field);
+  for (const Document& document : *list) {
+    if (!document.is_object())
+      raise<DataError>("{}: the list {} has {}, which is not a JSON object", path.string(), field,
+                       excerpt(document.dump()));
+    documents.push_back(document);
+  }
+}
+
 /// Fields that some documents lack are null there.
 void complete(Documents& documents) {
   std::vector<std::string> keys;
@@ -100,70 +170,17 @@ void add_labels(const fs::path& path, Documents& documents) {
 
 } // namespace
 
-Documents parse_csv(std::string_view text, const std::vector<std::string>& names, char delimiter,
-                    std::string_view where) {
-  Documents documents;
-  std::vector<std::string> columns = names, row;
-  std::string cell;
-  int64_t line = 1, row_line = 1;
-  bool quoted = false, was_quoted = false;
-  const auto end_row = [&] {
-    row.push_back(std::exchange(cell, {}));
-    const bool blank = row.size() == 1 && row[0].empty() && !was_quoted;
-    if (!blank && columns.empty()) {
-      columns = row;
-    } else if (!blank) {
-      if (row.size() != columns.size())
-        raise<DataError>("{}: line {} has {} cells, but there are {} columns", where, row_line,
-                         row.size(), columns.size());
-      Document document = Document::object();
-      for (size_t i = 0; i < row.size(); ++i) document[columns[i]] = row[i];
-      documents.push_back(std::move(document));
-    }
-    row.clear();
-    was_quoted = false;
-    row_line = line;
-  };
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '\n') ++line;
-    if (quoted) {
-      if (c != '"') {
-        cell += c;
-      } else if (i + 1 < text.size() && text[i + 1] == '"') {
-        cell += text[++i];
-      } else {
-        quoted = false;
-      }
-    } else if (c == '"' && cell.empty()) {
-      quoted = was_quoted = true;
-    } else if (c == delimiter) {
-      row.push_back(std::exchange(cell, {}));
-    } else if (c == '\n') {
-      if (cell.ends_with('\r')) cell.pop_back();
-      end_row();
-    } else {
-      cell += c;
-    }
-  }
-  if (quoted) raise<DataError>("{}: the quoted cell in line {} is not closed", where, row_line);
-  if (!cell.empty() || !row.empty()) {
-    if (cell.ends_with('\r')) cell.pop_back();
-    end_row();
-  }
-  return documents;
-}
-
 Documents read_documents(const Task& task, const std::string& split) {
   const auto files = task.data.splits.find(split);
   PT_DCHECK(files != task.data.splits.end());
   Documents documents;
-  for (const fs::path& path : files->second) {
-    require(task, split, path);
+  for (const fs::path& path : files_of(task, split)) {
     if (task.data.format == DataFormat::kCsv) {
       Documents more =
           parse_csv(read_file(path), task.data.column_names, task.data.delimiter[0], path.string());
       std::ranges::move(more, std::back_inserter(documents));
+    } else if (!task.data.field.empty()) {
+      read_field(task.data.field, path, documents);
     } else {
       read_records(task, path, documents);
     }
@@ -171,6 +188,7 @@ Documents read_documents(const Task& task, const std::string& split) {
   if (documents.empty())
     raise<DataError>("{} of task {} (split {}) has no documents\n  try: another file",
                      files->second.front().string(), task.name, split);
+  if (task.data.format == DataFormat::kCsv && !task.data.cells_as_text) infer_cell_types(documents);
   if (const auto labels = task.data.labels.find(split); labels != task.data.labels.end()) {
     require(task, split, labels->second);
     add_labels(labels->second, documents);

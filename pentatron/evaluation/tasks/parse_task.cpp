@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include <fmt/ranges.h>
+
 #include "pentatron/evaluation/tasks/parse_task.h"
 #include "pentatron/evaluation/tasks/read_keys.h"
 
@@ -23,6 +25,7 @@ constexpr std::array kMetrics = {
     KnownMetric{"exact_match", OutputType::kMultipleChoice, Aggregation::kMean, true},
     KnownMetric{"f1", OutputType::kMultipleChoice, Aggregation::kF1, true},
     KnownMetric{"mcc", OutputType::kMultipleChoice, Aggregation::kMatthews, true},
+    KnownMetric{"brier_score", OutputType::kMultipleChoice, Aggregation::kBrier, false},
     KnownMetric{"perplexity", OutputType::kLogLikelihood, Aggregation::kPerplexity, false},
     KnownMetric{"acc", OutputType::kLogLikelihood, Aggregation::kMean, true},
     KnownMetric{"word_perplexity", OutputType::kRolling, Aggregation::kWeightedPerplexity, false},
@@ -82,15 +85,42 @@ MetricSpec metric_of(const Document& value, const std::string& where, OutputType
   return metric;
 }
 
+/// mapping_dict and default_value. Numbers are compared as texts later.
+void read_mapping(KeyReader& keys, FilterStep& step) {
+  const auto text_of = [](const Document& value) {
+    if (value.is_boolean()) return std::string(value.get<bool>() ? "True" : "False");
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  const Document mapping = keys.any("mapping_dict");
+  if (!mapping.is_object())
+    keys.fail(fmt::format("mapping_dict: {} is not a map", mapping.dump()),
+              "mapping_dict: {A: \"0\", B: \"1\"}");
+  for (const auto& [from, to] : mapping.items()) step.mapping[from] = text_of(to);
+  if (const Document otherwise = keys.any("default_value"); !otherwise.is_null())
+    step.default_value = text_of(otherwise);
+}
+
 FilterStep step_of(const Document& value, const std::string& where) {
   KeyReader keys(value, where);
   FilterStep step{.function = keys.text("function").value_or("")};
-  constexpr std::array<std::string_view, 5> kKnown = {"regex", "take_first", "remove_whitespace",
-                                                      "lowercase", "uppercase"};
+  constexpr std::array<std::string_view, 9> kKnown = {
+      "regex", "multi_choice_regex", "take_first", "take_first_k",     "majority_vote",
+      "map",   "lowercase",          "uppercase",  "remove_whitespace"};
   if (std::ranges::find(kKnown, step.function) == kKnown.end())
     keys.fail(fmt::format("function: {} is not supported", step.function),
-              "one of regex, take_first, remove_whitespace, lowercase, uppercase");
-  if (step.function == "regex") {
+              fmt::format("one of {}", fmt::join(kKnown, ", ")));
+  if (step.function == "take_first_k" && keys.integer("k") != 1)
+    keys.fail(fmt::format("take_first_k with k: {} is not supported: there is one answer to a "
+                          "question",
+                          keys.any("k").dump()),
+              "k: 1");
+  if (step.function == "map") read_mapping(keys, step);
+  if (step.function == "multi_choice_regex") {
+    step.ignore_case = keys.boolean("ignore_case", false);
+    step.ignore_punctuation = keys.boolean("ignore_punctuation", false);
+    step.regexes_to_ignore = keys.texts("regexes_to_ignore");
+  }
+  if (step.function == "regex" || step.function == "multi_choice_regex") {
     step.regex_pattern = keys.text("regex_pattern").value_or(step.regex_pattern);
     step.group_select = keys.integer("group_select").value_or(0);
     step.fallback = keys.text("fallback").value_or(step.fallback);
@@ -126,6 +156,7 @@ Generation generation_of(const Document& value, const std::string& where,
               "max_gen_toks: 256");
   constexpr std::string_view kGreedy = "answers to tasks are generated greedily";
   keys.refuse("do_sample", kGreedy, "do_sample: false");
+  keys.ignore({"top_p", "top_k", "min_p", "typical_p"}); // of sampling
   if (const Document temperature = keys.any("temperature");
       !temperature.is_null() && temperature != 0)
     keys.fail(fmt::format("temperature: {} is not supported: {}", temperature.dump(), kGreedy),
@@ -177,11 +208,13 @@ DataFiles data_of(KeyReader& task) {
   if (data.format == DataFormat::kCsv) {
     data.column_names = keys.texts("column_names");
     data.delimiter = keys.text("delimiter").value_or(data.delimiter);
+    data.cells_as_text = keys.boolean("cells_as_text", false);
     if (data.delimiter.size() != 1)
       keys.fail(fmt::format("delimiter: '{}' is not one character", data.delimiter),
                 "delimiter: \",\"");
   }
-  keys.ignore({"trust_remote_code"});
+  if (data.format == DataFormat::kJson) data.field = keys.text("field").value_or("");
+  keys.ignore({"trust_remote_code", "data_dir"}); // the paths begin in data_dir already
   keys.finish();
   return data;
 }

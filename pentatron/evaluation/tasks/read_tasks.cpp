@@ -105,6 +105,9 @@ class Loader {
     if (!keys.contains("dataset_kwargs") || !keys["dataset_kwargs"].is_object()) return;
     fs::path base = own ? fs::path() : file.parent_path();
     if (!sources_.data_path.empty()) base = sources_.data_path;
+    if (const Document& kwargs = keys["dataset_kwargs"];
+        kwargs.contains("data_dir") && kwargs["data_dir"].is_string())
+      base /= kwargs["data_dir"].get<std::string>();
     const std::function<void(Document&)> place = [&](Document& value) {
       if (value.is_string())
         value = (base / value.get<std::string>()).lexically_normal().string();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <fmt/ranges.h>
 
@@ -20,21 +21,6 @@ constexpr std::string_view kDigits = "0123456789";
 constexpr int64_t kNoChoice = -100; ///< a label that is none of the choices
 
 using Values = std::map<std::string, MetricValue>; ///< of a document, by metric
-
-/// What re.findall finds, counted from the end if `select` is negative.
-std::string select_match(const FilterStep& step, const std::string& text) {
-  const std::vector<data::Regex::Groups> matches = data::Regex(step.regex_pattern).find_all(text);
-  const auto count = static_cast<int64_t>(matches.size());
-  const int64_t i = step.group_select < 0 ? count + step.group_select : step.group_select;
-  if (count == 0) return step.fallback;
-  if (i < 0 || i >= count)
-    raise<DataError>("group_select: {} is not among the {} matches of '{}'", step.group_select,
-                     count, step.regex_pattern);
-  const data::Regex::Groups& groups = matches[static_cast<size_t>(i)];
-  if (groups.size() == 1) return std::string(stripped(groups[0]));
-  const auto first = std::ranges::find_if(groups, [](const auto& g) { return !g.empty(); });
-  return std::string(stripped(first == groups.end() ? step.fallback : *first));
-}
 
 int64_t characters(std::string_view text) {
   return std::ranges::count_if(
@@ -58,7 +44,26 @@ int64_t choice_number(const Document& label, const std::vector<std::string>& cho
   return number < static_cast<int64_t>(choices.size()) ? number : kNoChoice;
 }
 
-Values choice_values(const Item& item, const std::vector<Answer>& answers) {
+/// The square of the distance between the choices' probabilities and the label's, and the number of
+/// choices.
+MetricValue brier_score(const std::vector<int64_t>& labels,
+                        const std::vector<double>& likelihoods) {
+  if (labels.size() != 1 || labels[0] < 0)
+    raise<DataError>("metric: brier_score needs one label, but doc_to_target gives {}\n  try: "
+                     "metric: acc",
+                     labels.size() == 1 ? "none of the choices" : "several");
+  const double most = std::ranges::max(likelihoods);
+  double total = 0, sum = 0;
+  for (const double l : likelihoods) total += std::exp(l - most);
+  for (size_t i = 0; i < likelihoods.size(); ++i) {
+    const double right = static_cast<int64_t>(i) == labels[0] ? 1 : 0;
+    const double off = std::exp(likelihoods[i] - most) / total - right;
+    sum += off * off;
+  }
+  return {.value = sum, .second = static_cast<double>(likelihoods.size())};
+}
+
+Values choice_values(const Item& item, const std::vector<Answer>& answers, bool wants_brier) {
   const size_t n = item.choices.size();
   std::vector<double> likelihoods, by_characters, by_bytes, gain;
   for (size_t i = 0; i < n; ++i) {
@@ -86,6 +91,7 @@ Values choice_values(const Item& item, const std::vector<Answer>& answers) {
                    {"exact_match", {.value = exact ? 1.0 : 0.0}},
                    {"f1", pair},
                    {"mcc", pair}};
+  if (wants_brier) values["brier_score"] = brier_score(labels, likelihoods);
   if (!gain.empty()) values["acc_mutual_info"] = right(best(gain));
   return values;
 }
@@ -212,18 +218,35 @@ std::string Score::stderr_name() const {
   return metric + "_stderr" + suffix_of(filter);
 }
 
-std::string filtered(const FilterSpec& filter, const std::string& text) {
-  std::string out = text;
-  for (const FilterStep& step : filter.steps) {
-    if (step.function == "regex") out = select_match(step, out);
-    if (step.function == "remove_whitespace") out = std::string(stripped(out));
-    if (step.function == "lowercase") out = data::tokenizer::to_lower(out);
-    if (step.function == "uppercase")
-      for (char& c : out)
-        if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 32);
-  }
-  return out;
+namespace {
+
+/// Like scikit-learn, which lm-eval asks: there is no F1 of more than two classes, nor one of two
+/// without class 1.
+void check_classes(const Task& task, const std::set<int64_t>& classes) {
+  if (classes.size() <= 1 || (classes.size() == 2 && classes.contains(1))) return;
+  raise<DataError>("task {}: metric: f1 is for the classes 0 and 1, but labels and predictions are "
+                   "{}\n  try: metric: acc, or metric: mcc",
+                   task.name, fmt::join(classes, ", "));
 }
+
+double combined(const Task& task, const MetricSpec& metric,
+                const std::vector<MetricValue>& values) {
+  if (metric.aggregation == Aggregation::kF1) {
+    std::set<int64_t> classes;
+    for (const MetricValue& v : values)
+      for (const double one : {v.value, v.second}) classes.insert(static_cast<int64_t>(one));
+    check_classes(task, classes);
+  }
+  if (metric.aggregation == Aggregation::kBrier &&
+      std::ranges::any_of(values,
+                          [&](const MetricValue& v) { return v.second != values[0].second; }))
+    raise<DataError>("task {}: metric: brier_score needs as many choices in every document\n  try: "
+                     "metric: acc",
+                     task.name);
+  return aggregate(metric.aggregation, values);
+}
+
+} // namespace
 
 TaskScores score_items(const Task& task, const std::vector<Item>& items,
                        const std::vector<std::vector<Answer>>& answers, int64_t bootstrap_iters) {
@@ -240,14 +263,14 @@ TaskScores score_items(const Task& task, const std::vector<Item>& items,
     for (const FilterSpec& filter : filters) {
       Values values;
       if (task.output_type == OutputType::kMultipleChoice) {
-        values = choice_values(items[i], answers[i]);
+        values = choice_values(items[i], answers[i], task.has_metric("brier_score"));
       } else if (task.output_type == OutputType::kRolling) {
         values = rolling_values(items[i], answers[i][0].loglikelihood);
       } else if (task.output_type == OutputType::kLogLikelihood) {
         values = {{"perplexity", {answers[i][0].loglikelihood}},
                   {"acc", {answers[i][0].greedy ? 1.0 : 0.0}}};
       } else {
-        const std::string text = filtered(filter, answers[i][0].text);
+        const std::string text = filtered(filter, answers[i][0].text, items[i].document);
         if (filter.name != "none") line["filtered," + filter.name] = text;
         values = comparison.values(items[i], text);
       }
@@ -263,7 +286,7 @@ TaskScores score_items(const Task& task, const std::vector<Item>& items,
       result.scores.push_back(
           {.metric = metric.name,
            .filter = filter.name,
-           .value = aggregate(metric.aggregation, values),
+           .value = combined(task, metric, values),
            .stderr_ = standard_error(metric.aggregation, values, bootstrap_iters),
            .higher_is_better = metric.higher_is_better});
     }
@@ -278,6 +301,12 @@ void check_targets(const Task& task, const std::vector<Item>& items) {
     return std::ranges::any_of(
         targets, [&](const Document& target) { return choice_number(target, item.choices) >= 0; });
   };
+  if (task.has_metric("f1")) {
+    std::set<int64_t> classes;
+    for (const Item& item : items)
+      if (!item.target.is_array()) classes.insert(choice_number(item.target, item.choices));
+    if (classes.size() > 2) check_classes(task, classes);
+  }
   if (std::ranges::any_of(items, has_target)) return;
   std::vector<std::string> columns;
   for (const auto& [name, value] : items[0].document.items()) columns.push_back(name);

@@ -46,8 +46,9 @@ struct TaskScores {
   bool is_group = false;
 };
 
-/// The text that a filter leaves of an answer.
-std::string filtered(const FilterSpec& filter, const std::string& text);
+/// The text that a filter leaves of an answer to `document`, whose choices multi_choice_regex
+/// reads.
+std::string filtered(const FilterSpec& filter, const std::string& text, const Document& document);
 
 /// `answers[i][j]`: to request j of item i. `bootstrap_iters`: of standard errors that have no
 /// formula; 0: no standard errors.
@@ -55,7 +56,7 @@ TaskScores score_items(const Task& task, const std::vector<Item>& items,
                        const std::vector<std::vector<Answer>>& answers, int64_t bootstrap_iters);
 
 /// Throws DataError for multiple choice where the target of no document is one of its choices: then
-/// doc_to_target names something else.
+/// doc_to_target names something else; and for f1 of more than two labels.
 void check_targets(const Task& task, const std::vector<Item>& items);
 
 /// The scores of the groups, from those of their members.

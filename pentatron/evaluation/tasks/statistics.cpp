@@ -85,6 +85,8 @@ double aggregate(Aggregation aggregation, const std::vector<MetricValue>& values
     return f1(values);
   case Aggregation::kMatthews:
     return matthews(values);
+  case Aggregation::kBrier:
+    return mean(values);
   }
   return 0;
 }
@@ -95,7 +97,8 @@ std::optional<double> standard_error(Aggregation aggregation,
   if (bootstrap_iters <= 0 || values.size() < 2) return std::nullopt;
   if (aggregation == Aggregation::kMean)
     return sample_deviation(values) / std::sqrt(static_cast<double>(values.size()));
-  if (aggregation == Aggregation::kWeightedPerplexity || aggregation == Aggregation::kBitsPerByte)
+  if (aggregation == Aggregation::kWeightedPerplexity || aggregation == Aggregation::kBitsPerByte ||
+      aggregation == Aggregation::kBrier)
     return std::nullopt;
   // Chunk i of resamples is drawn with the seed i.
   const int64_t chunk = std::min(kBootstrapChunk, bootstrap_iters);

@@ -35,7 +35,8 @@ enum class Aggregation : uint8_t {
   kWeightedPerplexity,
   kBitsPerByte,
   kF1,
-  kMatthews
+  kMatthews,
+  kBrier
 };
 constexpr auto enum_names(Aggregation) {
   return std::array{config::name(Aggregation::kMean, "mean"),
@@ -44,7 +45,8 @@ constexpr auto enum_names(Aggregation) {
                     config::name(Aggregation::kWeightedPerplexity, "weighted_perplexity"),
                     config::name(Aggregation::kBitsPerByte, "bits_per_byte"),
                     config::name(Aggregation::kF1, "f1"),
-                    config::name(Aggregation::kMatthews, "matthews_corrcoef")};
+                    config::name(Aggregation::kMatthews, "matthews_corrcoef"),
+                    config::name(Aggregation::kBrier, "brier_score")};
 }
 
 struct MetricSpec {
@@ -58,10 +60,16 @@ struct MetricSpec {
 
 /// What is done with a generated text before it is compared.
 struct FilterStep {
-  std::string function; ///< regex, take_first, remove_whitespace, lowercase, uppercase
+  std::string function; ///< regex, multi_choice_regex, map, lowercase, ...
   std::string regex_pattern = "#### (\\-?[0-9\\.\\,]+)";
   int64_t group_select = 0;
   std::string fallback = "[invalid]";
+  // Of multi_choice_regex, for a choice in place of its letter.
+  std::vector<std::string> regexes_to_ignore;
+  bool ignore_case = false, ignore_punctuation = false;
+  // Of map.
+  std::map<std::string, std::string> mapping;
+  std::optional<std::string> default_value; ///< for other texts
 };
 struct FilterSpec {
   std::string name = "none";
@@ -81,6 +89,8 @@ struct DataFiles {
   std::map<std::string, std::filesystem::path> labels;
   std::vector<std::string> column_names; ///< of CSV; empty: the first line names them
   std::string delimiter = ",";
+  bool cells_as_text = false; ///< of CSV; else numbers and the like are recognized
+  std::string field;          ///< of JSON: the key of the list of documents; empty: the whole file
 };
 
 /// The texts of one document.

@@ -7,9 +7,10 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/regex.h"
-#include "pentatron/evaluation/tasks/documents.h"
+#include "pentatron/evaluation/tasks/csv.h"
 #include "pentatron/evaluation/tasks/python_random.h"
 #include "pentatron/evaluation/tasks/report.h"
+#include "tests/support/files.h"
 
 namespace pentatron::evaluation {
 namespace {
@@ -27,6 +28,27 @@ TEST(Csv, CellsMayHaveQuotesAndLines) {
   EXPECT_EQ(parse_csv("x;1", {"p", "q"}, ';', "").size(), 1u);
   EXPECT_THROW(parse_csv("a,b\n1\n", {}, ',', "a.csv"), DataError);
   EXPECT_THROW(parse_csv("a\n\"b", {}, ',', "a.csv"), DataError);
+}
+
+/// As pandas.read_csv 2 and pyarrow.
+TEST(Csv, CellsAreWhatAllOfTheirColumnAre) {
+  Documents rows = parse_csv("a,b,c,d,e,f,g,h,i,j,k\n1,1.5,True,x,,007, 5,NA,1e3,TRUE,+4\n"
+                             "2,,,\"1\",,8,6 ,1,2.,false,5\n3,2,False,None,,9,7,2,.5,true,-6\n",
+                             {}, ',', "a.csv");
+  infer_cell_types(rows);
+  EXPECT_EQ(rows[0].dump(), R"({"a":1,"b":1.5,"c":true,"d":"x","e":null,"f":7,"g":5,"h":null,)"
+                            R"("i":1000.0,"j":true,"k":4})");
+  EXPECT_EQ(rows[1].dump(), R"({"a":2,"b":null,"c":null,"d":"1","e":null,"f":8,"g":6,"h":1.0,)"
+                            R"("i":2.0,"j":false,"k":5})");
+  EXPECT_EQ(rows[2].dump(), R"({"a":3,"b":2.0,"c":false,"d":null,"e":null,"f":9,"g":7,"h":2.0,)"
+                            R"("i":0.5,"j":true,"k":-6})");
+  for (const char* mixed : {"x", "True", "1e", "0x1", "1_0", "--1", "+", ".", "nan(1)", "1 2",
+                            "99999999999999999999x", "+-1"}) {
+    Documents column = parse_csv(std::string("c,d\n1,\n") + mixed + ",\n", {}, ',', "a.csv");
+    infer_cell_types(column);
+    EXPECT_EQ(column[0]["c"], "1") << mixed;
+    EXPECT_EQ(column[1]["c"], mixed);
+  }
 }
 
 TEST(PythonRandom, GivesTheNumbersOfPython) {
@@ -58,10 +80,41 @@ TEST(Filter, TakesTheMatchThatIsAskedFor) {
                     .steps = {{.function = "regex",
                                .regex_pattern = "(-?[$0-9.,]{2,})|(-?[0-9]+)",
                                .group_select = -1}}};
-  EXPECT_EQ(filtered(filter, "7 apples, or 12 ?"), "12");
-  EXPECT_EQ(filtered(filter, "none"), "[invalid]");
+  EXPECT_EQ(filtered(filter, "7 apples, or 12 ?", {}), "12");
+  EXPECT_EQ(filtered(filter, "none", {}), "[invalid]");
   filter.steps = {{.function = "remove_whitespace"}, {.function = "lowercase"}};
-  EXPECT_EQ(filtered(filter, " Ä B \n"), "ä b");
+  EXPECT_EQ(filtered(filter, " Ä B \n", {}), "ä b");
+  filter.steps = {
+      {.function = "take_first_k"}, {.function = "majority_vote"}, {.function = "uppercase"}};
+  EXPECT_EQ(filtered(filter, "\u00e4b", {}), "\u00c4B");
+  filter.steps = {{.function = "map", .mapping = {{"A", "0"}}, .default_value = "none"}};
+  EXPECT_EQ(filtered(filter, "A", {}), "0");
+  EXPECT_EQ(filtered(filter, "B", {}), "none");
+  filter.steps[0].default_value.reset();
+  EXPECT_THROW(filtered(filter, "B", {}), DataError);
+}
+
+/// The letters are those of MultiChoiceRegexFilter of lm-eval 0.4.13.
+TEST(Filter, FindsTheLetterOfAChoice) {
+  const FilterSpec filter{.name = "letter",
+                          .steps = {{.function = "multi_choice_regex",
+                                     .regex_pattern = "(\\([A-Z]\\))",
+                                     .regexes_to_ignore = {"the "},
+                                     .ignore_case = true,
+                                     .ignore_punctuation = true}}};
+  const Document document = {
+      {"choices", {"Guilty", "Guilty of (Romance)", "\u00c9t\u00e9!", "a+b"}}};
+  for (const auto& [text, letter] : std::vector<std::pair<const char*, const char*>>{
+           {"It is (C), not (D)", "(C)"},
+           {"the verdict: guilty of the romance!", "(B)"},
+           {"guilty of THE romance", "(A)"},
+           {"GUILTY.", "(A)"},
+           {"an \u00e9t\u00e9", "(C)"},
+           {"a+b", "(D)"},
+           {"my answer: D", "(D)"},
+           {"my answer is D", "[invalid]"}})
+    EXPECT_EQ(filtered(filter, text, document), letter) << text;
+  EXPECT_THROW(filtered(filter, "x", {{"question", "y"}}), DataError);
 }
 
 Item item_of(const Document& target, std::vector<std::string> choices = {}) {
@@ -100,6 +153,43 @@ TEST(Scores, LabelsMayBeNumbersTextsOrSeveral) {
   EXPECT_DOUBLE_EQ(scores.scores[0].value, 2.0 / 5);
   EXPECT_DOUBLE_EQ(scores.scores[1].value, 3.0 / 5);
   EXPECT_FALSE(scores.scores[0].stderr_);
+}
+
+/// As brier_score of lm-eval 0.4.13.
+TEST(Scores, BrierScoreIsTheDistanceOfProbabilities) {
+  Task task{.name = "t"};
+  task.output_type = OutputType::kMultipleChoice;
+  task.metrics = {{.name = "brier_score", .aggregation = Aggregation::kBrier}};
+  std::vector<Item> items = {item_of(1, {"a", "b", "c"}), item_of("a", {"a", "b", "c"})};
+  const std::vector<Answer> answers = {
+      {.loglikelihood = -1}, {.loglikelihood = -2.5}, {.loglikelihood = -4}};
+  const TaskScores scores = score_items(task, items, {answers, answers}, 1000);
+  EXPECT_NEAR(scores.scores[0].value, 0.688531788990614, 1e-12);
+  EXPECT_FALSE(scores.scores[0].stderr_);
+  items[1].choices = {"a", "b"};
+  EXPECT_THROW(score_items(task, items, {answers, {answers[0], answers[1]}}, 0), DataError);
+  items[1].target = "z";
+  EXPECT_THROW(score_items(task, items, {answers, answers}, 0), DataError);
+}
+
+TEST(Scores, F1IsForTwoClasses) {
+  Task task{.name = "t"};
+  task.output_type = OutputType::kMultipleChoice;
+  task.metrics = {{.name = "f1", .aggregation = Aggregation::kF1}};
+  const std::vector<std::string> choices = {"a", "b", "c"};
+  const std::vector<Answer> last = {
+      {.loglikelihood = -3}, {.loglikelihood = -2}, {.loglikelihood = -1}};
+  const auto message = [&](const std::vector<Item>& items) {
+    return message_of([&] {
+      check_targets(task, items);
+      score_items(task, items, std::vector<std::vector<Answer>>(items.size(), last), 0);
+    });
+  };
+  EXPECT_THAT(message({item_of(0, choices), item_of(1, choices)}),
+              AllOf(HasSubstr("task t: metric: f1 is for the classes 0 and 1"),
+                    HasSubstr("are 0, 1, 2\n  try: metric: acc")));
+  EXPECT_THAT(message({item_of(0, choices)}), HasSubstr("are 0, 2"));
+  EXPECT_EQ(message({item_of(1, choices)}), "");
 }
 
 TEST(Scores, ATargetThatNamesNoChoiceOfAnyDocumentIsRefused) {

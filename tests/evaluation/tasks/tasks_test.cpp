@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/evaluation/tasks/documents.h"
 #include "pentatron/evaluation/tasks/parse_task.h"
 #include "pentatron/evaluation/tasks/read_tasks.h"
 #include "tests/support/files.h"
@@ -114,6 +115,44 @@ TEST(TaskFile, PathsOfDataBeginAtTheFileThatHasThem) {
   const TaskList moved =
       read_tasks({.names = {(dir.path() / "other.yaml").string()}, .data_path = "data"});
   EXPECT_EQ(moved.tasks[0].data.splits.at("test")[0], "data/test.jsonl");
+}
+
+TEST(TaskFile, FilesMayBeNamedByPatternsAndHoldTheirListInAField) {
+  const TemporaryFolder dir;
+  std::filesystem::create_directories(dir.path() / "data/b");
+  std::ofstream(dir.path() / "data/q2.jsonl") << "{\"n\": 2}\n";
+  std::ofstream(dir.path() / "data/q1.jsonl") << "{\"n\": 1}\n";
+  std::ofstream(dir.path() / "data/.q0.jsonl") << "{\"n\": 0}\n";
+  std::ofstream(dir.path() / "data/b/q.json") << R"({"rows": [{"n": 3}, {"m": 4}], "k": 1})";
+  const auto documents = [&](const std::string& kwargs) {
+    std::ofstream(dir.path() / "small.yaml")
+        << with("dataset_kwargs: {data_dir: data, " + kwargs + "}");
+    const TaskList list =
+        read_tasks({.names = {(dir.path() / "small.yaml").string()}, .data_path = {}});
+    return Document(read_documents(list.tasks[0], "test")).dump();
+  };
+  EXPECT_EQ(documents("data_files: {test: 'q*.jsonl'}"), R"([{"n":1},{"n":2}])");
+  EXPECT_EQ(documents("data_files: {test: '*/q.json'}, field: rows"),
+            R"([{"n":3,"m":null},{"m":4,"n":null}])");
+  EXPECT_THAT(message_of([&] { documents("data_files: {test: 'z*.jsonl'}"); }),
+              AllOf(HasSubstr("no file matches"), HasSubstr("z*.jsonl of task small")));
+  EXPECT_THAT(message_of([&] { documents("data_files: {test: '**/q.json'}"); }),
+              HasSubstr("** is not supported"));
+  EXPECT_THAT(message_of([&] { documents("data_files: {test: b/q.json}, field: k"); }),
+              HasSubstr("a list under the key k"));
+}
+
+TEST(TaskFile, SamplingIsAcceptedWhereItHasNoEffect) {
+  std::string text = with("output_type: generate_until");
+  text += "generation_kwargs: {do_sample: false, temperature: 0.0, top_p: 0.9, top_k: 5}\n";
+  EXPECT_EQ(error_of(text), "");
+  const auto filter = [&](const std::string& step) {
+    return error_of(text + "filter_list: [{name: a, filter: [" + step + "]}]\n");
+  };
+  EXPECT_EQ(filter("{function: take_first_k, k: 1}, {function: majority_vote}"), "");
+  EXPECT_EQ(filter("{function: map, mapping_dict: {A: 1}, default_value: zz}"), "");
+  EXPECT_THAT(filter("{function: take_first_k, k: 2}"), HasSubstr("k: 2"));
+  EXPECT_THAT(filter("{function: map}"), HasSubstr("mapping_dict: null is not a map"));
 }
 
 TEST(TaskFile, TwoOfOneNameAreRefused) {

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "pentatron/base/error.h"
-#include "pentatron/evaluation/tasks/documents.h"
+#include "pentatron/evaluation/tasks/csv.h"
 #include "pentatron/evaluation/tasks/parse_task.h"
 #include "pentatron/evaluation/tasks/read_tasks.h"
 
@@ -16,7 +16,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const Document document = {{"text", "one two"}, {"label", 1}, {"list", {"a", "b"}}};
   if (const auto list = parse_python_list(text); list && !list->is_array()) __builtin_trap();
   try {
-    for (const Document& row : parse_csv(text, {}, ',', "input"))
+    Documents rows = parse_csv(text, {}, ',', "input");
+    infer_cell_types(rows);
+    for (const Document& row : rows)
       if (!row.is_object()) __builtin_trap();
   } catch (const DataError&) {
   }
