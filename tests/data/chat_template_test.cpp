@@ -53,7 +53,14 @@ TEST(ChatTemplate, NoArgumentIsIgnored) {
            {"{{ 'a'.strip(chars='a') }}", "the method 'strip' has no supported argument 'chars'"},
            {"{{ range(3, step=1) }}", "the function 'range' has no supported argument 'step'"},
            {"{{ 3 is divisibleby(1, 2) }}", "takes at most 1 arguments, not 2"},
-           {"{{ 'a'|tojson(keys=1) }}", "no supported argument 'keys'"}})
+           {"{{ 'a'|tojson(keys=1) }}", "no supported argument 'keys'"},
+           {"{{ '%s'|format('a', b=1) }}", "by position or by name, not both"},
+           {"{% macro f(x) %}{% endmacro %}{{ f(1, y=2) }}",
+            "gives the macro 'f' the argument 'y', which it does not have"},
+           {"{% macro f(x) %}{{ varargs }}{% endmacro %}{{ f(1, x=2) }}", "the argument 'x'"},
+           {"{% macro f() %}{% endmacro %}{% call f() %}{% endcall %}", "the argument 'caller'"},
+           {"{{ dict(a=1, **{'a': 2}) }}", "gives the argument 'a' twice"},
+           {"{{ range(**[1]) }}", "'**' before what is not a dictionary"}})
     EXPECT_THAT(message_of([&] { text_of_template(source, OrderedJson::object()); }),
                 HasSubstr(why))
         << source;
@@ -98,6 +105,21 @@ TEST(ChatTemplate, RefusesWhatHasNoBounds) {
            {"{% set x = 1 %}" + repeated("{% set x = [x] %}", 50'000), "too deep"},
            {"{% set x = 1 %}" + repeated("{% set x = [x, x] %}", 40) + "{{ x }}", "too large"},
            {"{% set n = namespace() %}{% set n.f = {'a': n}.items %}", "part of itself"},
+           {"{% set n = namespace() %}{% macro m() %}{% set n.c = caller %}{{ caller() }}{% "
+            "endmacro %}"
+            "{% call m() %}{{ n.c() if n.c }}{% endcall %}",
+            "calls a caller outside of its macro, or in itself"},
+           {"{% set n = namespace() %}{% macro m() %}{% set n.c = caller %}{% endmacro %}"
+            "{% call m() %}{% endcall %}{{ n.c() }}",
+            "calls a caller outside of its macro, or in itself"},
+           {"{% macro m() %}{{ caller() }}{% call m() %}{% endcall %}{% endmacro %}"
+            "{% call m() %}{% endcall %}",
+            "nested too deep"},
+           {"{% macro m(x) %}{{ m(*varargs) }}{% endmacro %}{{ m(*range(9999)) }}", "too "},
+           {"{{ ('a b ' * 300000)|wordwrap(1) }}", "wordwrap of 1200000 bytes"},
+           {"{{ '{:99999}'.format(1) }}", "more than 4 digits"},
+           {"{{ '{:{}}'.format(1, 2) }}", "a field in the specification of one"},
+           {"{{ '&eacute;'|striptags }}", "striptags of &eacute; is not supported"},
            {"{% for i in [1] %}{% filter upper %}{% break %}{% endfilter %}{% endfor %}",
             "outside of a loop"},
            {"{% set n = namespace() %}{% for i in [1] %}{% set n.c = loop.changed %}{% endfor %}"

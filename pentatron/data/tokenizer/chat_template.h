@@ -2,10 +2,11 @@
 ///
 /// The common subset of Jinja that templates of tokenizer_config.json use, by an interpreter of our
 /// own: text, {{ expressions }}, {# comments #}, {% if, elif, else, for (with if and else), set
-/// (also of a namespace's member and as a block), macro, with, filter, break, continue, raw,
+/// (also of a namespace's member and as a block), macro, call, with, filter, break, continue, raw,
 /// generation %}; strings, numbers, lists, tuples, dictionaries, slices, arithmetic, comparisons,
-/// in, is, not, and, or, conditional expressions, ~, formats with %; loop and namespace(); the
-/// usual filters, tests and methods, range, dict, raise_exception and strftime_now. Blocks are
+/// in, is, not, and, or, conditional expressions, ~, formats with % and {}, f(*list, **dictionary);
+/// loop and namespace(); the usual filters, tests and methods, range, dict, raise_exception and
+/// strftime_now. Arguments that are not known are errors. Blocks are
 /// trimmed as Hugging Face does (trim_blocks, lstrip_blocks). Nothing else is ever executed; steps,
 /// nesting and output are bounded.
 #pragma once

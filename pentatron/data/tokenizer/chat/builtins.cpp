@@ -6,6 +6,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/regex.h"
+#include "pentatron/data/tokenizer/chat/formats.h"
 #include "pentatron/data/tokenizer/chat/list_filters.h"
 #include "pentatron/data/tokenizer/chat/number_filters.h"
 #include "pentatron/data/tokenizer/chat/signatures.h"
@@ -28,6 +29,19 @@ Value member_of(const Value& value, std::string_view name, Access access) {
   if (found != nullptr && !(method && access == Access::kDot)) return *found;
   if (method) return make_method(std::string(name), value);
   return Undefined{std::string(name)};
+}
+
+Value element_of(const Value& v, int64_t i) {
+  if (v.is_undefined()) raise<DataError>("'{}' is undefined", v.get<Undefined>()->name);
+  if (const Dict* dict = v.dict()) {
+    const Value* found = find_member(*dict, i);
+    return found != nullptr ? *found : Value(Undefined{std::to_string(i)});
+  }
+  if (v.list() == nullptr && v.string() == nullptr) return Undefined{std::to_string(i)};
+  const List all = elements(v);
+  if (i < 0) i += std::ssize(all);
+  if (i < 0 || i >= std::ssize(all)) return Undefined{std::to_string(i)};
+  return all[static_cast<size_t>(i)];
 }
 
 namespace {
@@ -72,6 +86,12 @@ Value html_json_of(const Value& value, const Arguments& arguments) {
   return make_markup(std::move(out));
 }
 
+std::string format_filter(const std::string& text, const Arguments& arguments) {
+  if (!arguments.values.empty() && !arguments.named.empty())
+    throw DataError("format takes values by position or by name, not both");
+  return percent_format(text, arguments);
+}
+
 /// A filter that does not know of Markup.
 Value filtered(std::string_view name, const Value& value, const Arguments& arguments,
                bool html_json) {
@@ -106,7 +126,9 @@ Value filtered(std::string_view name, const Value& value, const Arguments& argum
     return regex.replace(to_text(value), string_of(needed(arguments, 1, "repl", name), name),
                          integer_of(arguments.find(2, "count"), 0, name), kMaxValueBytes);
   }
-  if (name == "format") return percent_format(to_text(value), arguments);
+  if (name == "format") return format_filter(to_text(value), arguments);
+  if (name == "wordwrap") return word_wrapped(to_text(value), arguments);
+  if (name == "striptags") return without_markup(to_text(value));
   if (name == "center") {
     const Value* width = arguments.find(0, "width");
     return call_string_method(

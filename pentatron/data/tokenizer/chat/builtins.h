@@ -28,5 +28,7 @@ void check_dictionary_key(const Value& key);
 enum class Access : uint8_t { kDot, kBrackets };
 /// The member `name` of a value; undefined if it does not exist.
 Value member_of(const Value& value, std::string_view name, Access access);
+/// The element i of a list, text or dictionary; undefined if it does not exist.
+Value element_of(const Value& v, int64_t i);
 
 } // namespace pentatron::data::tokenizer::chat

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 #include <memory>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -20,6 +21,7 @@ constexpr int kMaxCallDepth = 400;
 constexpr size_t kMaxOutput = size_t{32} << 20;
 
 constexpr const char* kStrftime = "strftime_now";
+constexpr const char* kCaller = "caller";
 constexpr const char* kCycle = "loop.cycle";
 constexpr const char* kChanged = "loop.changed";
 
@@ -118,6 +120,9 @@ class Interpreter {
       return with(node);
     case NodeKind::kMacro:
       scopes_.back()[node.text] = Function{.name = node.text, .self = nullptr, .macro = &node};
+      return Flow::kOn;
+    case NodeKind::kCallBlock:
+      write(node, call_block(node));
       return Flow::kOn;
     case NodeKind::kGeneration: {
       const size_t begin = out_.size();
@@ -379,11 +384,27 @@ class Interpreter {
     Arguments given;
     for (size_t i = 0; i < node.names.size(); ++i) {
       Value value = evaluate(*node.children[i + 1]);
-      if (node.names[i].empty())
+      if (node.names[i].empty()) {
         given.values.push_back(std::move(value));
-      else
+      } else if (node.names[i] == "*") {
+        steps_ += value.nodes;
+        for (Value& one : located(node, [&] { return elements(value); }))
+          given.values.push_back(std::move(one));
+      } else if (node.names[i] == "**") {
+        steps_ += value.nodes;
+        if (value.dict() == nullptr) fail(node, "has a '**' before what is not a dictionary");
+        for (const auto& [key, one] : *value.dict()) {
+          if (key.string() == nullptr) fail(node, "has arguments whose names are not strings");
+          given.named.emplace_back(*key.string(), one);
+        }
+      } else {
         given.named.emplace_back(node.names[i], std::move(value));
+      }
     }
+    std::set<std::string_view> names;
+    for (const auto& [name, value] : given.named)
+      if (!names.insert(name).second)
+        fail(node, fmt::format("gives the argument '{}' twice", name));
     return given;
   }
 
@@ -399,7 +420,7 @@ class Interpreter {
       fail(node, fmt::format("calls {} '{}', which is not a supported function", type_name(callee),
                              undefined != nullptr ? undefined->name : ""));
     }
-    if (function->macro != nullptr) return call_macro(node, *function->macro, given);
+    if (function->macro != nullptr) return call_macro(node, *function, given, SIZE_MAX);
     return located(node, [&]() -> Value {
       if (function->name == kStrftime || function->name == kCycle || function->name == kChanged)
         check_arguments(Callable::kFunction, function->name, given, false);
@@ -430,35 +451,86 @@ class Interpreter {
     return out;
   }
 
-  Value call_macro(const Node& node, const Node& macro, const Arguments& given) {
+  /// The value of {% call %}: `caller` runs where it stands, among the variables of this place.
+  std::string call_block(const Node& node) {
+    const Node& call = *node.children[0];
+    const Value callee = evaluate(*call.children[0]);
+    const Function* function = callee.get<Function>();
+    if (function == nullptr || function->macro == nullptr)
+      fail(node, "has a 'call' of something that is not a macro");
+    Value caller = make_method(kCaller, std::ssize(sites_));
+    std::get<Function>(caller.data).macro = node.children[1].get();
+    Arguments given = arguments(call);
+    given.named.emplace_back(kCaller, std::move(caller));
+    sites_.push_back(nullptr);
+    std::string text = call_macro(call, *function, given, sites_.size() - 1);
+    sites_.pop_back();
+    return text;
+  }
+
+  /// The values that a call gives to the parameters of a macro, and to varargs, kwargs and caller.
+  static Scope macro_scope(const Node& node, const Node& macro, const Arguments& given) {
     Scope scope;
-    if (given.values.size() > macro.names.size()) fail(node, "gives a macro too many arguments");
-    for (size_t i = 0; i < macro.names.size(); ++i) {
-      const Value* value = given.find(i, macro.names[i]);
-      if (value != nullptr)
-        scope[macro.names[i]] = *value;
-      else if (macro.children[i + 1] != nullptr)
-        scope[macro.names[i]] = evaluate(*macro.children[i + 1]);
+    List more;
+    Dict named;
+    for (size_t i = 0; i < given.values.size(); ++i) {
+      if (i < macro.names.size())
+        scope[macro.names[i]] = given.values[i];
       else
-        scope[macro.names[i]] = Undefined{macro.names[i]};
+        more.push_back(given.values[i]);
     }
-    // A macro sees what is set outside of loops, not where it is called.
-    std::vector<Scope> callers;
-    callers.swap(scopes_);
-    scopes_.push_back(std::move(callers.front()));
+    for (const auto& [name, value] : given.named) {
+      const bool wanted = std::ranges::find(macro.names, name) != macro.names.end() ||
+                          (name == kCaller && macro.extras.contains(kCaller));
+      if (!wanted || !scope.try_emplace(name, value).second) named.emplace_back(name, value);
+    }
+    if (!more.empty() && !macro.extras.contains("varargs"))
+      fail(node, "gives a macro too many arguments");
+    if (!named.empty() && !macro.extras.contains("kwargs"))
+      fail(node, fmt::format("gives the macro '{}' the argument '{}', which it does not have",
+                             macro.text, to_text(named[0].first)));
+    if (macro.extras.contains("varargs")) scope.try_emplace("varargs", make_tuple(std::move(more)));
+    if (macro.extras.contains("kwargs")) scope.try_emplace("kwargs", make_dict(std::move(named)));
+    if (macro.extras.contains(kCaller)) scope.try_emplace(kCaller, Undefined{kCaller});
+    return scope;
+  }
+
+  /// `site`: in sites_, of the call block that this is; SIZE_MAX: it is none.
+  std::string call_macro(const Node& node, const Function& function, const Arguments& given,
+                         size_t site) {
+    const Node& macro = *function.macro;
+    Scope scope = macro_scope(node, macro, given);
+    // A macro sees what is set outside of loops, not where it is called; a caller sees what its
+    // block does. The outermost scope is that of all.
+    std::vector<Scope> others(1);
+    const size_t own =
+        function.self == nullptr ? SIZE_MAX : static_cast<size_t>(*function.self->get<int64_t>());
+    std::vector<Scope>* block = nullptr;
+    if (function.self != nullptr) {
+      if (own >= sites_.size() || sites_[own] == nullptr)
+        fail(node, "calls a caller outside of its macro, or in itself");
+      block = std::exchange(sites_[own], nullptr);
+      others.swap(*block);
+    }
+    std::swap(others.front(), scopes_.front());
+    others.swap(scopes_);
+    if (site != SIZE_MAX) sites_[site] = &others;
     scopes_.push_back(std::move(scope));
-    const auto restore = [&] {
-      callers.front() = std::move(scopes_.front());
-      scopes_.swap(callers);
-    };
-    try {
-      std::string text = capture(*macro.children[0]);
-      restore();
-      return text;
-    } catch (...) {
-      restore();
-      throw;
+    for (size_t i = 0; i < macro.names.size(); ++i) {
+      if (scopes_.back().contains(macro.names[i])) continue;
+      const Node* otherwise = macro.children[i + 1].get();
+      Value value = otherwise == nullptr ? Value(Undefined{macro.names[i]}) : evaluate(*otherwise);
+      scopes_.back()[macro.names[i]] = std::move(value);
     }
+    std::string text = capture(*macro.children[0]);
+    scopes_.pop_back();
+    others.swap(scopes_);
+    std::swap(others.front(), scopes_.front());
+    if (block != nullptr) {
+      others.swap(*block);
+      sites_[own] = block;
+    }
+    return text;
   }
 
   Value comparison(const Node& node) {
@@ -501,6 +573,8 @@ class Interpreter {
   }
 
   std::vector<Scope> scopes_;
+  /// What suspended macros' callers see, for each open call block; null before and in its caller.
+  std::vector<std::vector<Scope>*> sites_;
   std::vector<Value> seen_; ///< by loop.changed, for each loop around a statement
   TemplateRules rules_;
   const std::tm* now_; ///< for strftime_now; null: it is not defined

@@ -14,19 +14,6 @@ namespace {
 
 constexpr int64_t kMaxParts = 100'000; ///< of batch and slice
 
-Value element_of(const Value& v, int64_t i) {
-  if (v.is_undefined()) raise<DataError>("'{}' is undefined", v.get<Undefined>()->name);
-  if (const Dict* dict = v.dict()) {
-    const Value* found = find_member(*dict, i);
-    return found != nullptr ? *found : Value(Undefined{std::to_string(i)});
-  }
-  if (v.list() == nullptr && v.string() == nullptr) return Undefined{std::to_string(i)};
-  const List all = elements(v);
-  if (i < 0) i += std::ssize(all);
-  if (i < 0 || i >= std::ssize(all)) return Undefined{std::to_string(i)};
-  return all[static_cast<size_t>(i)];
-}
-
 /// The attribute "a.b.0" or 0; `otherwise` takes the place of what is undefined on the way.
 Value attribute_of(const Value& v, const Value& path, const Value* otherwise) {
   Value out = v;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "pentatron/base/error.h"
-#include "pentatron/data/tokenizer/chat/text_functions.h"
+#include "pentatron/data/tokenizer/chat/formats.h"
 
 namespace pentatron::data::tokenizer::chat {
 
@@ -90,6 +90,9 @@ Value apply_operator(std::string_view op, const Value& left, const Value& right)
   if (op == "*" && repeats(right) && to_integer(left, a)) return repeated(right, a);
   if (op == "%" && left.string() != nullptr) {
     Arguments values{.values = right.is_tuple ? *right.list() : List{right}, .named = {}};
+    if (right.dict() != nullptr)
+      for (const auto& [key, value] : *right.dict())
+        if (key.string() != nullptr) values.named.emplace_back(*key.string(), value);
     if (!left.is_markup) return percent_format(*left.string(), values);
     escape_arguments(values);
     return make_markup(percent_format(*left.string(), values));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <set>
 #include <utility>
 
 #include "pentatron/base/error.h"
@@ -122,6 +123,7 @@ class Parser {
     if (word == "for") return for_statement();
     if (word == "set") return set_statement();
     if (word == "macro") return macro();
+    if (word == "call") return call_block();
     if (word == "with") return with_statement();
     if (word == "filter") return filter_block();
     if (word == "break" || word == "continue") {
@@ -234,18 +236,40 @@ class Parser {
 
   NodePtr macro() {
     NodePtr node = make(NodeKind::kMacro, name());
+    std::vector<NodePtr> defaults = parameters(*node);
+    macro_body(*node, std::move(defaults), "endmacro");
+    return node;
+  }
+  /// (a, b=1): the names, and the default values, null where there is none.
+  std::vector<NodePtr> parameters(Node& macro) {
     std::vector<NodePtr> defaults;
     expect("(");
     while (!accept(")")) {
-      if (!node->names.empty()) expect(",");
-      node->names.push_back(name());
+      if (!macro.names.empty()) expect(",");
+      macro.names.push_back(name());
       defaults.push_back(accept("=") ? expression() : nullptr);
     }
+    return defaults;
+  }
+  void macro_body(Node& macro, std::vector<NodePtr> defaults, std::string_view end_word) {
     expect(TokenKind::kEndBlock);
-    node->children.push_back(captured("endmacro"));
-    end("endmacro");
-    for (NodePtr& value : defaults) node->children.push_back(std::move(value));
-    return node;
+    std::set<std::string> outside = std::exchange(extras_, {});
+    macro.children.push_back(captured(end_word));
+    end(end_word);
+    macro.extras = extras_;
+    extras_.merge(outside);
+    for (NodePtr& value : defaults) macro.children.push_back(std::move(value));
+  }
+
+  /// {% call(a) f(x) %} ... {% endcall %}: f finds the body as caller(a).
+  NodePtr call_block() {
+    NodePtr caller = make(NodeKind::kMacro, "caller");
+    std::vector<NodePtr> defaults;
+    if (is_operator("(")) defaults = parameters(*caller);
+    NodePtr call = expression();
+    if (call->kind != NodeKind::kCall) fail("has a 'call' without a call of a macro");
+    macro_body(*caller, std::move(defaults), "endcall");
+    return make_of(NodeKind::kCallBlock, "", std::move(call), std::move(caller));
   }
 
   /// One expression, or several with commas between them, which are a list.
@@ -364,6 +388,8 @@ class Parser {
       if (token.text == "true" || token.text == "True") return constant(true);
       if (token.text == "false" || token.text == "False") return constant(false);
       if (token.text == "none" || token.text == "None") return constant(None{});
+      if (token.text == "varargs" || token.text == "kwargs" || token.text == "caller")
+        extras_.insert(token.text);
       return make(NodeKind::kName, token.text);
     default:
       break;
@@ -456,6 +482,8 @@ class Parser {
           peek().text == "=") {
         keyword = take().text;
         ++at_;
+      } else if (is_operator("*") || is_operator("**")) {
+        keyword = take().text;
       }
       node.names.push_back(std::move(keyword));
       node.children.push_back(expression());
@@ -497,7 +525,8 @@ class Parser {
   std::vector<Token> tokens_;
   size_t at_ = 0;
   int depth_ = 0;
-  int loops_ = 0; ///< around a statement
+  int loops_ = 0;                ///< around a statement
+  std::set<std::string> extras_; ///< varargs, kwargs and caller, if they have been read
 };
 
 } // namespace

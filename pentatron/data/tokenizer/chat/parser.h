@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,7 @@ enum class NodeKind : uint8_t {
   kSetBlock,
   kWith,
   kMacro,
+  kCallBlock,
   kBreak,
   kContinue,
   kGeneration, ///< a block that marks the model's output
@@ -52,6 +54,7 @@ using NodePtr = std::unique_ptr<Node>;
 /// What the children are:
 ///   kAttribute, kNot, kUnary, kPrint  the operand             kCapture  the body
 ///   kIndex     the object, the index      kSlice   the object, from, to, step (null if left out)
+///   kCallBlock  the call, the macro that the called one knows as caller
 ///   kCall      the function, arguments    kFilter, kTest  the operand, arguments
 ///   kDict      key, value, key, value     kCondition  if true, the condition, else (may be null)
 ///   kCompare   operands; `names` are the operators between them
@@ -61,7 +64,8 @@ using NodePtr = std::unique_ptr<Node>;
 ///   kWith      values of `names`, then the body
 ///   kSetBlock  the body                   kMacro   the body, then default values (may be null)
 ///   kBlock     statements                 kGeneration  the body
-/// Of kCall, kFilter and kTest, `names` has an entry an argument: its keyword, or "".
+/// Of kCall, kFilter and kTest, `names` has an entry an argument: its keyword, "" or, where the
+/// value is a list or dictionary of arguments, "*" or "**".
 struct Node {
   NodeKind kind;
   int line;
@@ -69,7 +73,8 @@ struct Node {
   Value constant = {};
   std::vector<NodePtr> children = {};
   std::vector<std::string> names = {};
-  bool negated = false; ///< of kTest: is not
+  bool negated = false;              ///< of kTest: is not
+  std::set<std::string> extras = {}; ///< of kMacro: of varargs, kwargs and caller those it reads
 };
 
 /// Throws DataError, which names the line, for a text that is not a template or uses unsupported

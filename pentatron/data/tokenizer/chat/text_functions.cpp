@@ -1,13 +1,10 @@
 #include "pentatron/data/tokenizer/chat/text_functions.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/white_space.h"
+#include "pentatron/data/tokenizer/chat/formats.h"
 #include "pentatron/data/tokenizer/unicode.h"
 
 namespace pentatron::data::tokenizer::chat {
@@ -115,61 +112,6 @@ bool is_all(const std::string& text, std::string_view name) {
   return all;
 }
 
-/// str.format: {}, {0}, {name}, {{ and }}.
-std::string brace_format(const std::string& text, const Arguments& arguments) {
-  std::string out;
-  size_t next = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if ((c == '{' || c == '}') && i + 1 < text.size() && text[i + 1] == c) {
-      out += c;
-      ++i;
-    } else if (c == '{') {
-      const size_t end = text.find('}', i);
-      if (end == std::string::npos) throw DataError("format has a '{' that is not closed");
-      const std::string field = text.substr(i + 1, end - i - 1);
-      size_t position = SIZE_MAX;
-      const char* const last = field.data() + field.size();
-      if (field.empty())
-        position = next++;
-      else if (std::from_chars(field.data(), last, position).ptr != last)
-        position = SIZE_MAX;
-      const Value* value = arguments.find(position, field);
-      if (value == nullptr) raise<DataError>("format has no argument for {{{}}}", field);
-      out += to_text(*value);
-      i = end;
-    } else if (c == '}') {
-      throw DataError("format has a '}' that closes nothing");
-    } else {
-      out += c;
-    }
-    check_length(out);
-  }
-  return out;
-}
-
-/// %-8.3s: at most 3 characters, and spaces up to 8.
-std::string in_field(const std::string& text, const std::string& flags, const std::string& width,
-                     const std::string& precision) {
-  size_t end = text.size();
-  if (!precision.empty()) {
-    int64_t left = std::strtoll(precision.c_str() + 1, nullptr, 10);
-    for (end = 0; end < text.size() && left > 0; --left) end += utf8_length(text[end]);
-  }
-  const std::string shown = text.substr(0, end);
-  const int64_t missing = std::strtoll(width.c_str(), nullptr, 10) - length(Value(shown));
-  const std::string pad(static_cast<size_t>(std::max<int64_t>(0, missing)), ' ');
-  return flags.find('-') != std::string::npos ? shown + pad : pad + shown;
-}
-
-template <class T> std::string printed(const std::string& format, T value) {
-  const int size = std::snprintf(nullptr, 0, format.c_str(), value);
-  std::string out(static_cast<size_t>(std::max(size, 0)) + 1, '\0');
-  std::snprintf(out.data(), out.size(), format.c_str(), value);
-  out.pop_back();
-  return out;
-}
-
 bool starts_or_ends(const std::string& text, const Value& affix, bool start) {
   if (const List* any = affix.list()) {
     return std::any_of(any->begin(), any->end(),
@@ -245,8 +187,19 @@ std::string title(std::string_view text, WordStart words) {
 
 std::string replace(const std::string& text, const std::string& from, const std::string& to,
                     int64_t count) {
-  if (from.empty()) throw DataError("replace of an empty string is not supported");
   std::string out;
+  if (from.empty()) { // before each character and at the end
+    size_t i = 0;
+    for (; i < text.size() && count != 0; --count) {
+      out += to;
+      out.append(text, i, utf8_length(text[i]));
+      check_length(out);
+      i += utf8_length(text[i]);
+    }
+    if (count != 0) out += to;
+    out.append(text, i);
+    return out;
+  }
   size_t done = 0;
   for (size_t at = text.find(from); at != std::string::npos && count != 0; --count) {
     out.append(text, done, at - done);
@@ -404,59 +357,6 @@ std::string url_encoded(const Value& v) {
     if (two.size() != 2) throw DataError("urlencode needs pairs");
     add(two[0], two[1]);
   }
-  return out;
-}
-
-std::string percent_format(const std::string& text, const Arguments& arguments) {
-  std::string out;
-  size_t next = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      out += text[i];
-      continue;
-    }
-    const size_t flags = std::min(text.find_first_not_of("-+ 0", i + 1), text.size());
-    const size_t width = std::min(text.find_first_not_of("0123456789", flags), text.size());
-    size_t end = width;
-    if (end < text.size() && text[end] == '.')
-      end = std::min(text.find_first_not_of("0123456789", end + 1), text.size());
-    const char kind = end < text.size() ? text[end] : '\0';
-    constexpr size_t kMostDigits = 4; // of a width or precision
-    if (kind == '%') {
-      out += '%';
-    } else if (std::string_view("srdixoefg").find(kind) == std::string_view::npos ||
-               flags - i > kMostDigits || width - flags > kMostDigits ||
-               end - width > kMostDigits + 1) {
-      throw DataError("a format with % is not supported");
-    } else {
-      if (next >= arguments.values.size()) throw DataError("a format with % lacks a value");
-      const Value& value = arguments.values[next++];
-      const std::string one = text.substr(i, end - i);
-      int64_t integer = 0;
-      double real = 0;
-      if (kind == 's' || kind == 'r') {
-        out +=
-            in_field(kind == 'r' ? repr(value) : to_text(value), text.substr(i + 1, flags - i - 1),
-                     text.substr(flags, width - flags), text.substr(width, end - width));
-      } else if (std::string_view("efg").find(kind) != std::string_view::npos) {
-        if (!to_real(value, real))
-          raise<DataError>("%{} needs a number, not {}", kind, type_name(value));
-        out += printed(one + kind, real);
-      } else {
-        const double* fraction = value.get<double>(); // cut off, as Python does
-        if (fraction != nullptr && std::abs(*fraction) < 9e18)
-          integer = static_cast<int64_t>(*fraction);
-        else if (!to_integer(value, integer))
-          raise<DataError>("%{} needs a number, not {}", kind, type_name(value));
-        if (integer < 0 && (kind == 'x' || kind == 'o'))
-          raise<DataError>("%{} of a negative number is not supported", kind);
-        out += printed(one + "l" + (kind == 'i' ? 'd' : kind), integer);
-      }
-    }
-    i = end;
-    check_length(out);
-  }
-  if (next < arguments.values.size()) throw DataError("a format with % has too many values");
   return out;
 }
 

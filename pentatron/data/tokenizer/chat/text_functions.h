@@ -53,8 +53,11 @@ int64_t count_words(std::string_view text);
 Value truncated(const Value& v, const Arguments& arguments);
 /// The filter urlencode: of a text, or of the pairs of a dictionary or list.
 std::string url_encoded(const Value& v);
-/// text % arguments: %s, %r, %d, %i, %x, %o, %e, %f, %g with flags, width and precision, and %%.
-std::string percent_format(const std::string& text, const Arguments& arguments);
+/// The filter wordwrap: lines of at most so many characters.
+std::string word_wrapped(const std::string& text, const Arguments& arguments);
+/// The filter striptags: without tags and comments of HTML, words apart by one space, &lt; as <.
+/// Throws DataError for a character with a rare name.
+std::string without_markup(const std::string& text);
 
 bool has_string_method(std::string_view name);
 Value call_string_method(const std::string& text, std::string_view name,
