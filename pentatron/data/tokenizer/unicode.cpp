@@ -296,21 +296,126 @@ std::unordered_map<char32_t, char32_t> upper_letters() {
   return upper;
 }
 
-} // namespace
+struct Capitals {
+  std::string_view upper, title;
+};
+const std::unordered_map<char32_t, Capitals> kSpecialCapitals = {
+    {U'\u00DF', {"SS", "Ss"}},
+    {U'\u0149', {"\u02BCN", "\u02BCN"}},
+    {U'\u01C4', {"\u01C4", "\u01C5"}},
+    {U'\u01C5', {"\u01C4", "\u01C5"}},
+    {U'\u01C6', {"\u01C4", "\u01C5"}},
+    {U'\u01C7', {"\u01C7", "\u01C8"}},
+    {U'\u01C8', {"\u01C7", "\u01C8"}},
+    {U'\u01C9', {"\u01C7", "\u01C8"}},
+    {U'\u01CA', {"\u01CA", "\u01CB"}},
+    {U'\u01CB', {"\u01CA", "\u01CB"}},
+    {U'\u01CC', {"\u01CA", "\u01CB"}},
+    {U'\u01F0', {"J\u030C", "J\u030C"}},
+    {U'\u01F1', {"\u01F1", "\u01F2"}},
+    {U'\u01F2', {"\u01F1", "\u01F2"}},
+    {U'\u01F3', {"\u01F1", "\u01F2"}},
+    {U'\u0390', {"\u0399\u0308\u0301", "\u0399\u0308\u0301"}},
+    {U'\u03B0', {"\u03A5\u0308\u0301", "\u03A5\u0308\u0301"}},
+    {U'\u03D0', {"\u0392", "\u0392"}},
+    {U'\u03D1', {"\u0398", "\u0398"}},
+    {U'\u03D5', {"\u03A6", "\u03A6"}},
+    {U'\u03D6', {"\u03A0", "\u03A0"}},
+    {U'\u03F0', {"\u039A", "\u039A"}},
+    {U'\u03F1', {"\u03A1", "\u03A1"}},
+    {U'\u03F5', {"\u0395", "\u0395"}},
+    {U'\u0587', {"\u0535\u0552", "\u0535\u0582"}},
+    {U'\u1E96', {"H\u0331", "H\u0331"}},
+    {U'\u1E97', {"T\u0308", "T\u0308"}},
+    {U'\u1E98', {"W\u030A", "W\u030A"}},
+    {U'\u1E99', {"Y\u030A", "Y\u030A"}},
+    {U'\u1E9A', {"A\u02BE", "A\u02BE"}},
+    {U'\u1E9B', {"\u1E60", "\u1E60"}},
+    {U'\uFB00', {"FF", "Ff"}},
+    {U'\uFB01', {"FI", "Fi"}},
+    {U'\uFB02', {"FL", "Fl"}},
+    {U'\uFB03', {"FFI", "Ffi"}},
+    {U'\uFB04', {"FFL", "Ffl"}},
+    {U'\uFB05', {"ST", "St"}},
+    {U'\uFB06', {"ST", "St"}},
+    {U'\uFB13', {"\u0544\u0546", "\u0544\u0576"}},
+    {U'\uFB14', {"\u0544\u0535", "\u0544\u0565"}},
+    {U'\uFB15', {"\u0544\u053B", "\u0544\u056B"}},
+    {U'\uFB16', {"\u054E\u0546", "\u054E\u0576"}},
+    {U'\uFB17', {"\u0544\u053D", "\u0544\u056D"}}};
 
-std::string to_upper(std::string_view text) {
+bool has_title_of_its_own(char32_t c) { // Georgian writes no capitals at the start of a word
+  return c >= U'\u10D0' && c <= U'\u10FF';
+}
+
+std::string with_capitals(std::string_view text, bool title) {
   static const std::unordered_map<char32_t, char32_t> kUpper = upper_letters();
-  constexpr char32_t kSharpS = U'\u00DF';
   std::string out;
   out.reserve(text.size());
   for_each_code_point(text, [&](char32_t c) {
     const auto upper = kUpper.find(c);
-    if (c == kSharpS)
-      out += "SS";
+    if (const auto special = kSpecialCapitals.find(c); special != kSpecialCapitals.end())
+      out += title ? special->second.title : special->second.upper;
     else
-      append_utf8(out, upper == kUpper.end() ? c : upper->second);
+      append_utf8(out,
+                  upper == kUpper.end() || (title && has_title_of_its_own(c)) ? c : upper->second);
   });
   return out;
+}
+
+/// Marks, quotation marks and the like, which do not end a word (Case_Ignorable).
+bool is_passed_over(char32_t c) {
+  constexpr std::u32string_view kOthers = U"'.:\u00B7\u0387\u2018\u2019\u2024\u2027";
+  const Category category = char_tables().category[c];
+  return category == Category::kMn || category == Category::kMe || category == Category::kCf ||
+         category == Category::kLm || category == Category::kSk ||
+         kOthers.find(c) != std::u32string_view::npos;
+}
+bool is_cased(char32_t c) {
+  const Category category = char_tables().category[c];
+  return category == Category::kLu || category == Category::kLl || category == Category::kLt;
+}
+
+bool ends_in_cased(std::string_view text) {
+  while (!text.empty()) {
+    const CodePoint c = last_code_point(text);
+    if (!is_passed_over(c.value)) return is_cased(c.value);
+    text.remove_suffix(c.size);
+  }
+  return false;
+}
+bool begins_with_cased(std::string_view text) {
+  while (!text.empty()) {
+    const CodePoint c = read_code_point(text.data());
+    if (!is_passed_over(c.value)) return is_cased(c.value);
+    text.remove_prefix(c.size);
+  }
+  return false;
+}
+
+} // namespace
+
+std::string to_upper(std::string_view text) {
+  return with_capitals(text, false);
+}
+
+std::string to_title(std::string_view text) {
+  return with_capitals(text, true);
+}
+
+std::string to_lower_words(std::string_view text) {
+  constexpr std::string_view kCapitalSigma = "\u03A3", kFinalSigma = "\u03C2";
+  if (text.find(kCapitalSigma) == std::string_view::npos) return to_lower(text);
+  std::string out;
+  size_t done = 0;
+  for (size_t at = text.find(kCapitalSigma); at != std::string_view::npos;
+       at = text.find(kCapitalSigma, done)) {
+    out += to_lower(text.substr(done, at - done));
+    done = at + kCapitalSigma.size();
+    const bool last = ends_in_cased(text.substr(0, at)) && !begins_with_cased(text.substr(done));
+    out += last ? kFinalSigma : to_lower(kCapitalSigma);
+  }
+  return out + to_lower(text.substr(done));
 }
 
 std::string replace_invalid_utf8(std::string_view bytes) {

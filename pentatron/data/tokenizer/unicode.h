@@ -91,9 +91,15 @@ std::string normalize(std::string_view text, NormalForm form);
 /// Lower case of every code point alone, without regard to its neighbours.
 std::string to_lower(std::string_view text);
 
-/// Upper case of every code point alone. Letters whose upper case is several letters stay as they
-/// are, except the German sharp s.
+/// As str.lower() of Python: a capital sigma at the end of a word has the form for that place.
+std::string to_lower_words(std::string_view text);
+
+/// Upper case of every code point alone, which may be several letters. Greek letters with a
+/// subscript iota stay as they are.
 std::string to_upper(std::string_view text);
+
+/// As to_upper, but of a first letter: of several letters only the first is a capital.
+std::string to_title(std::string_view text);
 
 /// `bytes` with U+FFFD for everything that is not UTF-8, one for each maximal part of a character.
 std::string replace_invalid_utf8(std::string_view bytes);

@@ -105,7 +105,7 @@ Value filtered(std::string_view name, const Value& value, const Arguments& argum
   }
   if (name == "trim") return strip(to_text(value), arguments.find(0, "chars"), true, true);
   if (name == "upper") return to_upper(to_text(value));
-  if (name == "lower") return to_lower(to_text(value));
+  if (name == "lower") return to_lower_words(to_text(value));
   if (name == "capitalize") return title(to_text(value), WordStart::kText);
   if (name == "title") return title(to_text(value), WordStart::kBlank);
   if (name == "length" || name == "count") return length(value);

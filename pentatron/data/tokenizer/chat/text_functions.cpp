@@ -170,12 +170,19 @@ std::string strip(std::string_view text, const Value* characters, bool left, boo
 }
 
 std::string title(std::string_view text, WordStart words) {
+  constexpr std::string_view kDottedI = "\u0130", kItsLower = "i\u0307"; // alone becomes two
   std::string out;
   bool start = true;
-  const std::string lower = to_lower(text);
-  for (size_t i = 0; i < lower.size(); i += utf8_length(lower[i])) {
-    const std::string letter = lower.substr(i, utf8_length(lower[i]));
-    out += start ? to_upper(letter) : letter;
+  const std::string lower = to_lower_words(text);
+  for (size_t i = 0, j = 0; i < text.size();) {
+    const std::string_view letter = text.substr(i, utf8_length(text[i]));
+    const size_t size = letter == kDottedI ? kItsLower.size() : utf8_length(lower[j]);
+    if (start)
+      out += words == WordStart::kBlank ? to_upper(letter) : to_title(letter);
+    else
+      out.append(lower, j, size);
+    i += letter.size();
+    j += size;
     const char32_t c = read_code_point(letter.data()).value;
     start = words == WordStart::kNoLetter ? !is_letter(c)
             : words == WordStart::kBlank
@@ -400,7 +407,8 @@ Value call_string_method(const std::string& text, std::string_view name,
     return make_list(lines_of(text, keep != nullptr && is_true(*keep)));
   }
   if (name == "upper") return to_upper(text);
-  if (name == "lower" || name == "casefold") return to_lower(text);
+  if (name == "lower") return to_lower_words(text);
+  if (name == "casefold") return to_lower(text);
   if (name == "swapcase") return swapped_case(text);
   if (name == "title") return title(text, WordStart::kNoLetter);
   if (name == "capitalize") return title(text, WordStart::kText);
