@@ -99,8 +99,11 @@ at::Tensor orthogonalized(const at::Tensor& input, const std::vector<Quintic>& p
   x = x / norm.clamp_min(eps);
   // In bf16 what is small beside the largest singular value would vanish in the square.
   if (x.scalar_type() == at::kBFloat16 || !pays_to_iterate_on_squares(x, polynomials.size())) {
-    for (const Quintic& p : polynomials)
-      x = product(polynomial(nn::symmetric_product(x, x.transpose(-2, -1)), p), x);
+    for (const Quintic& p : polynomials) {
+      at::Tensor q = nn::symmetric_product(x, x.transpose(-2, -1));
+      q = polynomial(q, p);
+      x = product(q, x);
+    }
     return x.view(input.sizes());
   }
   // x_k = q_k x, and q_k commutes with g = x x^T: x_k x_k^T = q_k^2 g.

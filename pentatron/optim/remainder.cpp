@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <limits>
+
 #include "pentatron/kernels/common/scalar.h"
 
 namespace pentatron::optim {
@@ -31,7 +33,10 @@ void round_master(const at::Tensor& values, const at::Tensor& master) {
 }
 
 void split_master(const at::Tensor& master, const at::Tensor& values, const at::Tensor& remainder) {
-  const at::Tensor bits = master.view(at::kInt), lower = bits.bitwise_and(0xFFFF);
+  // The lower half of a NaN may not carry into its sign.
+  const at::Tensor whole =
+      at::where(master.isnan(), std::numeric_limits<float>::quiet_NaN(), master);
+  const at::Tensor bits = whole.view(at::kInt), lower = bits.bitwise_and(0xFFFF);
   at::Tensor upper = bits.bitwise_right_shift(16);
   values.view(at::kShort).copy_(upper.add_(lower.bitwise_right_shift(15)));
   remainder.copy_(lower);

@@ -136,7 +136,7 @@ UpdateBytes update_bytes(const OptimizerConfig& config, const nn::ShardSpec& spe
     const auto rows = static_cast<double>(part.size);
     const double stack = spec.stacked_dims > 0 && !exchanged ? static_cast<double>(shape[0]) : 1;
     const double least = std::min(rows, columns);
-    most = std::max(most, stack * (std::max(rows * columns + 4 * least * least,
+    most = std::max(most, stack * (std::max(rows * columns + 5 * least * least,
                                             2 * rows * columns + least * least) +
                                    (exchanged ? rows * columns : 0)));
   }

@@ -46,8 +46,6 @@ class Scheduler {
   Submitted submit(std::vector<TextJob> jobs, Cancelled cancelled);
   /// Looks at the cancelled flags soon. From any thread.
   void wake();
-  /// What the queue has room for.
-
   /// Runs passes on the calling thread until `asked_to_stop` (asked every 0.1 s and pass) is true;
   /// then takes no more jobs, finishes those that run or wait within the time limit, fails the
   /// others, and returns. Then the other ranks' follow() returns.

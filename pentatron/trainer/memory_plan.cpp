@@ -176,21 +176,28 @@ class Planner {
     m.weights += types_.element * (share(own.count - codes, 3) + share(codes, 1)) + share(codes, 3);
     m.gradients += types_.acc * share(trained.count, 2);
     m.optimizer += share(trained.state, 1);
-    if (trained.largest > 0) m.update = std::max(m.update, update(rank, trained, zero, shards));
-    if (zero < 2 && replicas > 1 && !c_.ddp.grad_reduce_in_fp32 && types_.element < types_.acc) {
-      const double at_once =
-          parallel::Reducer::kCopiesUnderWay * static_cast<double>(c_.ddp.bucket_size);
-      m.gradients += types_.element * std::min(trained.count, at_once);
-    }
+    if (trained.largest > 0)
+      m.update = std::max(m.update, update(rank, family, trained, zero, shards));
+    // Copies of gradients that are summed in 16 bits, of two buckets at a time.
+    const double wire = replicas > 1 && !c_.ddp.grad_reduce_in_fp32 && types_.element < types_.acc
+                            ? types_.element
+                            : 0;
+    if (zero < 2)
+      m.gradients +=
+          wire *
+          std::min(trained.count, parallel::Reducer::kCopiesUnderWay *
+                                      (static_cast<double>(c_.ddp.bucket_size) + trained.longest));
     if (c_.offload.optimizer) m.disk += c_.offload.optimizer_fraction * share(trained.vectors, 1);
     if (zero >= 2) {
       const Whole gradients =
           whole_at_once(rank, family, [](const Elements& e) { return e.count; });
       const double two = c_.ddp.overlap_grad_reduce ? 1 : 0;
-      m.gradients +=
-          types_.acc * (defers() ? trained.count * largest_stage(rank) * (1 + two)
-                                 : std::min(trained.count, gradients.largest + gradients.shared +
-                                                               two * gradients.layer));
+      const double whole = defers() ? trained.count * largest_stage(rank) * (1 + two)
+                                    : std::min(trained.count, gradients.largest + gradients.shared +
+                                                                  two * gradients.layer);
+      m.gradients += types_.acc * whole +
+                     wire * std::min(whole, parallel::Reducer::kCopiesUnderWay *
+                                                std::max(gradients.largest, gradients.shared));
     }
     if (zero < 3) return;
     const Whole values = whole_at_once(rank, family, [&](const Elements& e) {
@@ -206,23 +213,19 @@ class Planner {
   }
 
   /// Temporaries of the batch of parameters that needs most.
-  double update(int rank, const Elements& trained, int64_t zero, double shards) const {
+  double update(int rank, Family family, const Elements& trained, int64_t zero,
+                double shards) const {
     double all = trained.whole_count / (zero > 0 ? shards : 1);
-    if (zero >= 2) // whose buckets are of one segment
-      all = std::min(all, trained.whole_count * largest_segment(rank) / shards);
+    if (zero >= 2) { // whose buckets are of one segment
+      double segment = 0;
+      for (const auto& [kind, count] : held(rank))
+        if (count > 0)
+          segment = std::max(segment, (anatomy_.kinds.at(kind).parameters.*family).whole_count);
+      all = std::min(all, segment / shards);
+    }
     const double batch =
         std::max(trained.largest, std::min(all, static_cast<double>(optim::AwayState::kWholePart)));
-    const optim::UpdateBytes& bytes = trained.update;
-    return batch * bytes.batch + bytes.working;
-  }
-  /// Of the rank's elements.
-  double largest_segment(int rank) const {
-    double most = 0;
-    const Held here = held(rank);
-    for (const auto& [kind, count] : here)
-      if (count > 0) most = std::max(most, anatomy_.kinds.at(kind).parameters.all().whole_count);
-    const double all = parameters_of(anatomy_, here).all().whole_count;
-    return all > 0 ? std::min(1.0, most / all) : 1;
+    return batch * trained.update.batch + trained.update.working;
   }
 
   /// What several segments of the rank read, and the largest of the others and of the layers.

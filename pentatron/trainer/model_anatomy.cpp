@@ -42,6 +42,7 @@ Parameters local_part(const nn::Param& param, const nn::Coordinates& where, cons
       .whole = whole ? vectors : 0,
       .whole_count = whole ? count : 0,
       .linear = param.linear ? count : 0,
+      .longest = count,
       .largest = whole ? count : 0,
       .update = optim::update_bytes(run.optimizer, param.spec(), dtype, where)};
   if (param.group == nn::ReductionGroup::kExpert) return {.dense = {}, .experts = elements};

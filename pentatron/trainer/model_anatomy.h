@@ -33,7 +33,8 @@ struct Elements {
   double whole = 0;   ///< by rules that need whole parameters
   double whole_count = 0;
   double linear = 0;              ///< of weights of linear layers
-  double largest = 0;             ///< elements of the largest parameter of whole_count
+  double longest = 0;             ///< elements of the largest parameter
+  double largest = 0;             ///< and of the largest of whole_count
   optim::UpdateBytes update = {}; ///< the most of each
 
   double real() const { return count - padding; }
@@ -46,6 +47,7 @@ struct Elements {
     whole_count += times * more.whole_count;
     linear += times * more.linear;
     if (times <= 0) return;
+    longest = std::max(longest, more.longest);
     largest = std::max(largest, more.largest);
     update = {.batch = std::max(update.batch, more.update.batch),
               .working = std::max(update.working, more.update.working)};

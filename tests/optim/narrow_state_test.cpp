@@ -87,6 +87,34 @@ TEST(Remainder, TrainsTheMasterWeightsOfFp32ToTheBitFor1000Steps) {
   }
 }
 
+TEST(Remainder, OfAnyNumberGivesItsBitsBackAndTheValueOfAMasterWeight) {
+  std::vector<int64_t> bits = {0,          1,          0x8000,     0x7FFF,
+                               0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF,
+                               0x7F7FFFFF, 0x7F7F8000, 0x7F800000, 0x7FC00000,
+                               0x7FFFFFFF, 0x7F800001, 0x00018000, 0x007F8000};
+  const size_t positive = bits.size();
+  for (size_t i = 0; i < positive; ++i) bits.push_back(bits[i] | 0x80000000);
+  const at::Tensor master =
+      at::tensor(bits, at::kLong).to(at::kInt).view(at::kFloat); // wraps around
+  const int64_t n = master.numel();
+  const at::Tensor values = at::empty({n}, at::kBFloat16), rounded = at::empty({n}, at::kBFloat16),
+                   strided = at::empty({n, 2}, at::kBFloat16).select(1, 0),
+                   remainder = at::empty({n}, at::kShort);
+  split_master(master, values, remainder);
+  round_master(rounded, master);
+  round_master(strided, master);
+  const at::Tensor back = joined(values, remainder), nan = master.isnan();
+  EXPECT_TRUE(at::equal(back.isnan(), nan));
+  EXPECT_TRUE(at::equal(values.isnan(), nan)) << "a NaN is not hidden";
+  const auto numbers = [&](const at::Tensor& x) { return x.masked_select(nan.logical_not()); };
+  EXPECT_TRUE(at::equal(numbers(back.view(at::kInt)), numbers(master.view(at::kInt))));
+  for (const at::Tensor& other : {rounded, strided.contiguous()}) {
+    EXPECT_TRUE(at::equal(other.isnan(), nan));
+    EXPECT_TRUE(at::equal(numbers(other.view(at::kShort)), numbers(values.view(at::kShort))));
+  }
+  EXPECT_EQ(values[4].item<float>(), 1.0078125F) << "away from zero, and not to even";
+}
+
 TEST(NarrowState, IsRoundedAfterEveryStep) {
   for (const OptimizerKind kind : kKinds) {
     SCOPED_TRACE(config::to_string(kind));

@@ -141,7 +141,12 @@ INSTANTIATE_TEST_SUITE_P(
                                               "offload.optimizer=true", "offload.dir=/var/tmp"})},
         Case{"bf16_sums", short_samples({"dtype=bf16", "ddp.grad_reduce_in_fp32=false"}), 2},
         Case{"bf16_sums_zero1",
-             short_samples({"dtype=bf16", "ddp.grad_reduce_in_fp32=false", "ddp.zero_stage=1"}),
+             short_samples({"dtype=bf16", "ddp.grad_reduce_in_fp32=false", "ddp.zero_stage=1"}), 2},
+        Case{"bf16_sums_zero2",
+             short_samples({"dtype=bf16", "ddp.grad_reduce_in_fp32=false", "ddp.zero_stage=2"}), 2},
+        Case{"bf16_sums_of_buckets",
+             short_samples({"dtype=bf16", "ddp.grad_reduce_in_fp32=false",
+                            "ddp.bucket_size=1000000", "model.vocab_size=16000"}),
              2}),
     [](const auto& info) { return info.param.name; });
 

@@ -187,18 +187,23 @@ void check_patterns(const std::vector<std::string>& entries, const std::string& 
   // PEFT takes the first that matches, in the order of its files, whose keys it sorts.
   const auto name_of = [](const std::string& entry) { return entry.substr(0, entry.rfind('=')); };
   for (const LinearModule& module : modules) {
-    const auto is_for_it = [&](const std::string& entry) {
-      return matches(name_of(entry), module);
-    };
-    const auto first = std::ranges::find_if(entries, is_for_it);
-    if (first == entries.end()) continue;
-    const auto second = std::find_if(first + 1, entries.end(), is_for_it);
-    if (second == entries.end() || name_of(*first) < name_of(*second)) continue;
+    const std::string* first = nullptr; // and the one that would come first
+    const std::string* least = nullptr;
+    for (const std::string& entry : entries) {
+      if (!matches(name_of(entry), module)) continue;
+      if (first == nullptr) first = least = &entry;
+      if (&entry != first && name_of(entry) <= name_of(*least)) least = &entry;
+    }
+    if (least == first) continue;
+    std::vector<std::string> sorted = entries;
+    std::ranges::stable_sort(sorted, {}, name_of);
+    sorted.erase(std::ranges::unique(sorted, {}, name_of).begin(), sorted.end());
+    for (std::string& entry : sorted) entry = fmt::format("\"{}\"", entry);
     violations.add(key,
-                   fmt::format("{} contains \"{}\" before \"{}\", which both match {}; PEFT, which "
+                   fmt::format("{} contains \"{}\" and \"{}\", which both match {}; PEFT, which "
                                "sorts them, would take the second",
-                               key, *first, *second, module.hf),
-                   fmt::format("{}=[\"{}\",\"{}\"]", key, *second, *first));
+                               key, *first, *least, module.hf),
+                   fmt::format("{}=[{}]", key, fmt::join(sorted, ",")));
     return;
   }
 }

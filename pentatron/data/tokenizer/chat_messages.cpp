@@ -63,12 +63,18 @@ std::string render_messages(const ChatTemplate& form, OrderedJson& variables,
   bool parsed = false;
   for (OrderedJson& message : variables["messages"]) parsed = parse_arguments(message) || parsed;
   if (!parsed) return form.render(variables, marks, now);
+  std::string objects; // what is wrong with them
   try {
     return form.render(variables, marks, now);
-  } catch (const DataError&) {
-    variables["messages"] = given;
-    if (marks != nullptr) marks->clear();
+  } catch (const DataError& error) {
+    objects = error.what();
+  }
+  variables["messages"] = given;
+  if (marks != nullptr) marks->clear();
+  try {
     return form.render(variables, marks, now);
+  } catch (const DataError&) { // so the form of arguments is not what is wrong
+    throw DataError(objects);
   }
 }
 

@@ -259,8 +259,8 @@ template <class Derived> class BlockedGemm {
 
  private:
   static constexpr int64_t kScratchRows = 1024;
-  static constexpr int64_t kTriangleRows =
-      96; // of a block: half of them times as many are left over
+  /// Rows of a block of a triangle: half of rows x rows above the diagonal is computed for each.
+  static constexpr int64_t kTriangleRows = 96;
   static constexpr int64_t kStreamBytes = 1 << 20; // of a C that leaves the caches anyway
 
   const Derived& self() const {

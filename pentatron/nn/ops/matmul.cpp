@@ -229,6 +229,8 @@ void multiply_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
   at::Tensor target = out;
   if (out.dim() == 2)
     at::mm_out(target, a, b);
+  else if (out.is_contiguous())
+    at::bmm_out(target, a, b);
   else
     target.copy_(at::bmm(a, b));
 }

@@ -182,17 +182,20 @@ class ShardedGradients final : public BucketGradients {
   /// data-parallel ranks, since they run the same program.
   void start(size_t b) {
     if (!scratch_[b].defined()) return;
+    if (reducer_.copies() && under_way_.size() == Reducer::kCopiesUnderWay) finish_oldest();
     write_zeros((*buckets_)[b]);
     for (const Bucket::Slot& slot : (*buckets_)[b].slots) slot.param->set_main_grad({});
     under_way_.push_back({b, reducer_.start(std::exchange(scratch_[b], {}))});
   }
+  void finish_oldest() {
+    UnderWay& one = under_way_.front();
+    if (planted("only_the_last_microbatch_is_kept")) sums_[one.bucket].zero_();
+    sums_[one.bucket].add_(reducer_.finish(one.reduction));
+    pool_.give_back(one.reduction.gradients);
+    under_way_.pop_front();
+  }
   void finish_under_way() {
-    for (UnderWay& one : under_way_) {
-      if (planted("only_the_last_microbatch_is_kept")) sums_[one.bucket].zero_();
-      sums_[one.bucket].add_(reducer_.finish(one.reduction));
-      pool_.give_back(one.reduction.gradients);
-    }
-    under_way_.clear();
+    while (!under_way_.empty()) finish_oldest();
   }
 
   const std::vector<Bucket>* buckets_;
@@ -202,7 +205,7 @@ class ShardedGradients final : public BucketGradients {
   std::vector<at::Tensor> sums_; // owned shards, by bucket
   ScratchPool pool_;
   std::vector<at::Tensor> scratch_; // lent at the moment, by bucket
-  std::vector<UnderWay> under_way_;
+  std::deque<UnderWay> under_way_;
 };
 
 } // namespace
