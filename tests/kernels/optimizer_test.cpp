@@ -139,16 +139,16 @@ TEST(AdamW, AgreesWithTorchsFusedKernel) {
 
 TEST(Steps, RoundTiesOfBf16AwayFromZero) {
   const std::pair<uint32_t, uint16_t> cases[] = {
-      {0x3F808000, 0x3F81}, {0x3F818000, 0x3F82}, {0x3F807FFF, 0x3F80}, {0x3F808001, 0x3F81},
-      {0xBF808000, 0xBF81}, {0xBF818000, 0xBF82}, {0x00008000, 0x0001}, {0x80008000, 0x8001},
-      {0x7F7F8000, 0x7F80}, {0x7F800000, 0x7F80}, {0xFF800000, 0xFF80}};
-  constexpr int64_t kN = 11 * 3;
+      {0x3F808000, 0x3F81}, {0x3F818000, 0x3F82}, {0x3F807FFF, 0x3F80},
+      {0x3F808001, 0x3F81}, {0xBF808000, 0xBF81}, {0xBF818000, 0xBF82},
+      {0x00008000, 0x0001}, {0x80008000, 0x8001}, {0x7F7F8000, 0x7F80}};
+  constexpr int64_t kCases = 9, kN = kCases * 3;
   const auto check = [&](const auto& entries, const auto& arguments) {
     State first(DType::kFloat32, kN, DType::kBFloat16);
     for (const auto& e : entries_for(entries, arguments(first))) {
       State s(DType::kFloat32, kN, DType::kBFloat16);
       for (int64_t i = 0; i < kN; ++i) {
-        s.p.set(i, std::bit_cast<float>(cases[i % 11].first));
+        s.p.set(i, std::bit_cast<float>(cases[i % kCases].first));
         for (Array* zero : {&s.g, &s.m, &s.v}) zero->set(i, 0);
       }
       auto a = arguments(s);
@@ -156,7 +156,7 @@ TEST(Steps, RoundTiesOfBf16AwayFromZero) {
       a.lr = a.weight_decay = 0;
       e.run(a, {});
       for (int64_t i = 0; i < kN; ++i)
-        EXPECT_EQ(static_cast<const uint16_t*>(s.copy.data())[i], cases[i % 11].second)
+        EXPECT_EQ(static_cast<const uint16_t*>(s.copy.data())[i], cases[i % kCases].second)
             << e.name << " " << i;
     }
   };

@@ -195,20 +195,27 @@ class Locator {
   /// What begins in bytes [least, most] of `last`: at the first of them, with a line or behind a
   /// marker. Of several places, the one with the marker that the first message begins with.
   std::string tail_within(const std::string& last, size_t least, size_t most) const {
-    std::vector<std::string> tails;
+    constexpr size_t kLongest = 4096; // no beginning of an answer is so long
+    std::vector<std::string_view> tails;
+    if (last.size() - std::min(least, last.size()) > kLongest) return {};
     for (size_t at = least; at <= most; ++at) {
       const bool begins =
           at == least || last[at - 1] == '\n' || last[at - 1] == '>' || last[at - 1] == ']';
-      if (begins && !is_blank(last.substr(at, 1))) tails.push_back(last.substr(at));
+      if (begins && !is_blank(last.substr(at, 1)))
+        tails.push_back(std::string_view(last).substr(at));
     }
-    if (tails.size() == 1) return tails[0];
+    if (tails.size() == 1) return std::string(tails[0]);
     std::string_view text = whole_;
     for (size_t bytes = marker_bytes(text); bytes > 0; bytes = marker_bytes(text)) {
       const std::string_view marker = text.substr(0, bytes);
-      const auto same = [&](const std::string& tail) { return tail.starts_with(marker); };
-      if (std::ranges::count_if(tails, same) == 1) return *std::ranges::find_if(tails, same);
+      const auto same = [&](std::string_view tail) { return tail.starts_with(marker); };
+      if (std::ranges::count_if(tails, same) == 1)
+        return std::string(*std::ranges::find_if(tails, same));
       text.remove_prefix(bytes);
     }
+    // What stands before the last marker is also there when a question follows: it ends the answer.
+    for (auto tail = tails.rbegin(); tail != tails.rend(); ++tail)
+      if (marker_bytes(*tail) > 0) return std::string(*tail);
     return {};
   }
 

@@ -44,7 +44,7 @@ class Members {
               const char* remedy) const {
     for (const char* name : names)
       if (const OrderedJson member = value(name);
-          !member.is_null() && member != "" && member != OrderedJson::array())
+          !member.is_null() && member != "" && member != "[]" && member != OrderedJson::array())
         raise<DataError>("it has {}, for which {} has no place\n  try: {}", name, form, remedy);
   }
 
@@ -185,10 +185,12 @@ Example with_system(Example example, const std::string& system) {
 /// Alpaca's object as a conversation, or with its own prompt.
 Example example_of_instruction(const Members& members, const std::string& instruction,
                                const OptionalText& output, bool as_chat) {
+  if (const OrderedJson given = members.value("input"); !given.is_null() && !given.is_string())
+    throw DataError("its input is not text");
   const std::string input = members.text("input").value_or("");
   Example example;
   if (!as_chat) {
-    members.refuse({"system", "history"}, "Alpaca's prompt",
+    members.refuse({"system", "history", "tools"}, "Alpaca's prompt",
                    "its text within instruction, or (without an encoder) a tokenizer with a chat "
                    "template");
     example.prompt = alpaca_prompt(instruction, input);
@@ -244,7 +246,7 @@ Example read_example(std::string_view record, bool templated, const std::string&
   }
   const auto prompt = members.text("prompt"), completion = members.text("completion");
   if (prompt && (completion || answer == Answer::kOptional)) {
-    members.refuse({"system", "history"}, "a prompt as text",
+    members.refuse({"system", "history", "tools"}, "a prompt as text",
                    "its text within prompt, or prompt and completion as lists of messages");
     example.prompt = *prompt;
     example.completion = completion;
@@ -254,6 +256,8 @@ Example read_example(std::string_view record, bool templated, const std::string&
   if (instruction && (output || answer == Answer::kOptional))
     return example_of_instruction(members, *instruction, output, templated);
   example.completion = members.text(text_key.c_str());
+  if (example.completion)
+    members.refuse({"system", "history", "tools"}, "a text", "its words within the text");
   if (!example.completion) {
     ObjectKeys keys;
     for (const auto& [name, value] : json.items()) keys.all.push_back(name);

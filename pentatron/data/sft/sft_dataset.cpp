@@ -105,14 +105,13 @@ void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
     try {
       if (options.target_length)
         add_pair(teach_pair(record, tokenizer, options.end_token), options);
-      else
-        add(teach_record(record, options.render, tokenizer, config.text_key), options);
+      else {
+        TaughtText taught = teach_record(record, options.render, tokenizer, config.text_key);
+        tools_left_out_ += taught.without_tools;
+        add(std::move(taught), options);
+      }
       ++report_.documents;
       report_.text_bytes += static_cast<int64_t>(record.size());
-      if (!options.render && !options.target_length &&
-          (record.find("\"tools\"") != std::string_view::npos ||
-           record.find("\"tool_calls\"") != std::string_view::npos))
-        ++tools_left_out_;
     } catch (const DataError& error) {
       const auto [sentence, remedy] = parts_of(error.what());
       bad(BadInput::kBadJson, fmt::format("is not a training example: {}", sentence),

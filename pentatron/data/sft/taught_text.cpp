@@ -158,7 +158,11 @@ TaughtText teach_record(std::string_view record, const RenderChat& render,
   const Example example = read_example(record, render != nullptr, text_key, Answer::kNeeded);
   if (!example.messages.is_null()) {
     const ChatText chat = learned(example, render);
-    return teach_spans(chat.text, chat.answers, tokenizer);
+    TaughtText taught = teach_spans(chat.text, chat.answers, tokenizer);
+    const auto calls = [](const OrderedJson& message) { return message.contains("tool_calls"); };
+    taught.without_tools =
+        !render && (!example.tools.is_null() || std::ranges::any_of(example.messages, calls));
+    return taught;
   }
   const std::string text = example.prompt + *example.completion;
   TaughtText taught = teach_spans(text, {{example.prompt.size(), text.size()}}, tokenizer);
@@ -166,6 +170,8 @@ TaughtText teach_record(std::string_view record, const RenderChat& render,
   if (!begins_with(taught.tokens, before)) {
     taught.tokens.insert(taught.tokens.begin(), before.begin(), before.end());
     taught.taught.insert(taught.taught.begin(), before.size(), 0);
+  } else { // the text has brought it
+    std::fill_n(taught.taught.begin(), before.size(), uint8_t{0});
   }
   if (tokenizer.eod() >= 0) {
     taught.tokens.push_back(tokenizer.eod());

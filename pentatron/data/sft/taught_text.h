@@ -15,6 +15,7 @@ namespace pentatron::data {
 struct TaughtText {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> taught; ///< of each token: 1 if the model learns to write it
+  bool without_tools = false;  ///< no template wrote the tools or tool calls of the example
 };
 
 /// Texts are tokenized as a whole. A token is taught if any of its bytes lies in a span, as in

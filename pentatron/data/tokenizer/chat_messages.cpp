@@ -35,13 +35,14 @@ bool parse_arguments(OrderedJson& message) {
 
 void take_message(OrderedJson& message, std::string_view where) {
   if (message.contains("role") && message["role"] == "developer") message["role"] = "system";
+  const bool calls = message.contains("tool_calls") && !message["tool_calls"].is_null();
   if (!message.contains("content")) {
-    if (message.contains("tool_calls")) message["content"] = "";
+    if (calls) message["content"] = nullptr;
     return;
   }
   OrderedJson& content = message["content"];
-  if (content.is_null()) content = "";
-  if (content.is_string()) return;
+  if (content.is_null() && !calls) content = "";
+  if (content.is_null() || content.is_string()) return;
   if (!content.is_array())
     raise<DataError>("{}.content must be a string or a list of parts", where);
   std::string text;
@@ -59,23 +60,31 @@ void take_message(OrderedJson& message, std::string_view where) {
 
 std::string render_messages(const ChatTemplate& form, OrderedJson& variables,
                             std::vector<std::pair<size_t, size_t>>* marks, const std::tm* now) {
-  const OrderedJson given = variables["messages"];
-  bool parsed = false;
-  for (OrderedJson& message : variables["messages"]) parsed = parse_arguments(message) || parsed;
-  if (!parsed) return form.render(variables, marks, now);
-  std::string objects; // what is wrong with them
-  try {
-    return form.render(variables, marks, now);
-  } catch (const DataError& error) {
-    objects = error.what();
+  OrderedJson& messages = variables["messages"];
+  std::vector<OrderedJson> forms = {messages}; // what to try, in this order
+  bool parsed = false, without = false;
+  for (OrderedJson& message : forms[0]) parsed = parse_arguments(message) || parsed;
+  if (parsed) forms.push_back(messages);
+  for (size_t i = 0, n = forms.size(); i < n; ++i) {
+    forms.push_back(forms[i]);
+    for (OrderedJson& message : forms.back())
+      if (message.is_object() && message.contains("content") && message["content"].is_null()) {
+        message["content"] = "";
+        without = true;
+      }
   }
-  variables["messages"] = given;
-  if (marks != nullptr) marks->clear();
-  try {
-    return form.render(variables, marks, now);
-  } catch (const DataError&) { // so the form of arguments is not what is wrong
-    throw DataError(objects);
+  if (!without) forms.resize(parsed ? 2 : 1);
+  std::string first; // what is wrong with the first form
+  for (OrderedJson& some : forms) {
+    messages = std::move(some);
+    if (marks != nullptr) marks->clear();
+    try {
+      return form.render(variables, marks, now);
+    } catch (const DataError& error) {
+      if (first.empty()) first = error.what();
+    }
   }
+  throw DataError(first);
 }
 
 } // namespace pentatron::data::tokenizer

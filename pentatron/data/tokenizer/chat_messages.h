@@ -15,13 +15,14 @@
 namespace pentatron::data::tokenizer {
 
 /// Makes a message, an object, what templates know: the role developer is system; parts of type
-/// text in `content` are one text; a `content` of null, or none beside tool calls, is empty. Throws
-/// DataError, which begins with `where`, for other content.
+/// text in `content` are one text; a `content` of null is empty, but beside tool calls stays null,
+/// also if there was none. Throws DataError, which begins with `where`, for other content.
 void take_message(nlohmann::ordered_json& message, std::string_view where);
 
 /// The text of variables["messages"] by `form` (see ChatTemplate::render()). Where `arguments` of
 /// tool calls are a JSON object within a string, the template gets the object, which most need; one
-/// that fails with objects gets the strings. variables["messages"] becomes what it got.
+/// that fails with objects gets the strings, and one that fails with a content of null an empty
+/// one. variables["messages"] becomes what it got.
 std::string render_messages(const ChatTemplate& form, nlohmann::ordered_json& variables,
                             std::vector<std::pair<size_t, size_t>>* marks = nullptr,
                             const std::tm* now = nullptr);

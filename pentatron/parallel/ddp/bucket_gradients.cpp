@@ -127,8 +127,8 @@ class ShardedGradients final : public BucketGradients {
   ShardedGradients(const std::vector<Bucket>& buckets, const BucketGradientsOptions& options)
       : buckets_(&buckets), overlap_(options.overlap), reducer_(options.reducer),
         flat_(allocate(buckets, options.reducer, options.reducer.shard.size())),
-        sums_(cut_by_bucket(flat_, buckets, options.reducer.shard.size())),
-        pool_(flat_.options(), nn::MemoryCategory::kGradients), scratch_(buckets.size()) {
+        sums_(cut_by_bucket(flat_, buckets, options.reducer.shard.size())), pool_(flat_.options()),
+        scratch_(buckets.size()) {
     for (size_t b = 0; b < buckets.size(); ++b) {
       for (const Bucket::Slot& slot : buckets[b].slots)
         slot.param->need_main_grad = [this, b](nn::Param&) { lend(b); };

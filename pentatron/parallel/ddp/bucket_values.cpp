@@ -111,8 +111,7 @@ class ShardedValues final : public Values {
  public:
   ShardedValues(const std::vector<Bucket>& buckets, const BucketValuesOptions& options)
       : Values(buckets, options), owned_(allocate(buckets, shard_.size(), options.device)),
-        pool_(owned_.empty() ? at::TensorOptions() : owned_.front().options(),
-              nn::MemoryCategory::kParameters),
+        pool_(owned_.empty() ? at::TensorOptions() : owned_.front().options()),
         gathered_(buckets.size()), users_(buckets.size(), 0) {}
 
   at::Tensor owned(size_t b) const override { return owned_[b]; }
@@ -188,8 +187,7 @@ class Fp8Values final : public Values {
  public:
   Fp8Values(const std::vector<Bucket>& buckets, const BucketValuesOptions& options, bool sharded)
       : Values(buckets, options), sharded_(sharded),
-        owned_(allocate(buckets, shard_.size(), options.device)),
-        pool_(code_options(), nn::MemoryCategory::kParameters) {
+        owned_(allocate(buckets, shard_.size(), options.device)), pool_(code_options()) {
     const nn::MemoryScope scope(nn::MemoryCategory::kParameters);
     for (const Bucket& bucket : buckets) {
       Codes& codes = codes_.emplace_back();

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "pentatron/nn/memory/counting_allocator.h"
+
 namespace pentatron::parallel {
 
 at::Tensor ScratchPool::take(int64_t n) {
@@ -13,14 +15,13 @@ at::Tensor ScratchPool::take(int64_t n) {
   std::sort(free_.begin(), free_.end(), smaller);
   const auto fits = std::find_if(free_.begin(), free_.end(),
                                  [n](const at::Tensor& buffer) { return buffer.numel() >= n; });
-  const bool wastes = fits != free_.end() && n < fits->numel() / kWaste;
-  if (fits != free_.end() && !wastes) {
+  if (fits != free_.end()) {
     const at::Tensor buffer = *fits;
     free_.erase(fits);
     return buffer.narrow(0, 0, n);
   }
-  if (fits == free_.end() && !free_.empty()) free_.pop_back(); // a larger one takes its place
-  const nn::MemoryScope scope(category_);
+  if (!free_.empty()) free_.pop_back(); // a larger one takes its place
+  const nn::MemoryScope scope(nn::MemoryCategory::kWorkspace);
   return at::empty({n}, options_);
 }
 

@@ -38,10 +38,14 @@ Value element_of(const Value& v, int64_t i) {
     return found != nullptr ? *found : Value(Undefined{std::to_string(i)});
   }
   if (v.list() == nullptr && v.string() == nullptr) return Undefined{std::to_string(i)};
-  const List all = elements(v);
-  if (i < 0) i += std::ssize(all);
-  if (i < 0 || i >= std::ssize(all)) return Undefined{std::to_string(i)};
-  return all[static_cast<size_t>(i)];
+  const int64_t count = length(v);
+  if (i < 0) i += count;
+  if (i < 0 || i >= count) return Undefined{std::to_string(i)};
+  if (const List* list = v.list()) return (*list)[static_cast<size_t>(i)];
+  const std::string& text = *v.string();
+  size_t at = 0;
+  for (; i > 0; --i) at += utf8_length(text[at]);
+  return text.substr(at, utf8_length(text[at]));
 }
 
 namespace {

@@ -67,14 +67,16 @@ void name_thoughts(nlohmann::ordered_json& message) {
   }
 }
 
-/// As transformers, which leaves out what is null in a message: templates would print None.
+/// What is null in a message is left out: templates would print None. Of a message that only calls
+/// tools they ask whether the content is none.
 nlohmann::ordered_json for_templates(nlohmann::ordered_json messages) {
   if (!messages.is_array()) return messages;
   for (nlohmann::ordered_json& message : messages) {
     if (!message.is_object()) continue;
     nlohmann::ordered_json kept = nlohmann::ordered_json::object();
     for (const auto& [key, value] : message.items())
-      if (!value.is_null()) kept[key] = value;
+      if (!value.is_null() || (key == "content" && message.contains("tool_calls")))
+        kept[key] = value;
     name_thoughts(kept);
     message = std::move(kept);
   }

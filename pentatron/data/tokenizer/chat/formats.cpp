@@ -68,7 +68,7 @@ std::string percent_value(const Value& value, const std::string& field, char kin
                              : kind == 's' ? to_text(value)
                                            : repr(value);
     return in_field(text, field.substr(1, width - 1), field.substr(width, precision - width),
-                    field.substr(precision));
+                    kind == 'c' ? "" : field.substr(precision));
   }
   int64_t integer = 0;
   double real = 0;
@@ -184,7 +184,7 @@ std::string formatted_integer(int64_t number, const Spec& spec, const std::strin
   if (spec.precise) fail_format(text, value);
   if (spec.type == 'c') {
     if (spec.sign != '-' || spec.grouping != '\0') fail_format(text, value);
-    return aligned(character_of(value), spec, spec.align == '\0' ? '<' : spec.align);
+    return aligned(character_of(value), spec, spec.align == '\0' ? '>' : spec.align);
   }
   const int base = spec.type == 'b'            ? 2
                    : spec.type == 'o'          ? 8

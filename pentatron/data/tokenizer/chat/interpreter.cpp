@@ -17,6 +17,7 @@ namespace pentatron::data::tokenizer::chat {
 namespace {
 
 constexpr int64_t kMaxSteps = 2'000'000;
+constexpr size_t kMostArguments = 1000; ///< of a call
 constexpr int kMaxCallDepth = 400;
 constexpr size_t kMaxOutput = size_t{32} << 20;
 
@@ -278,7 +279,10 @@ class Interpreter {
     case NodeKind::kFilter: {
       const Value value = evaluate(*node.children[0]);
       const Arguments given = arguments(node);
-      return located(node, [&] { return apply_filter(node.text, value, given, rules_.html_json); });
+      Value made =
+          located(node, [&] { return apply_filter(node.text, value, given, rules_.html_json); });
+      count_steps_of(made);
+      return made;
     }
     case NodeKind::kTest: {
       const Value value = evaluate(*node.children[0]);
@@ -401,6 +405,8 @@ class Interpreter {
         given.named.emplace_back(node.names[i], std::move(value));
       }
     }
+    if (given.values.size() > kMostArguments)
+      fail(node, fmt::format("has more than {} arguments", kMostArguments));
     std::set<std::string_view> names;
     for (const auto& [name, value] : given.named)
       if (!names.insert(name).second)
@@ -489,9 +495,13 @@ class Interpreter {
     if (!named.empty() && !macro.extras.contains("kwargs"))
       fail(node, fmt::format("gives the macro '{}' the argument '{}', which it does not have",
                              macro.text, to_text(named[0].first)));
-    if (macro.extras.contains("varargs")) scope.try_emplace("varargs", make_tuple(std::move(more)));
-    if (macro.extras.contains("kwargs")) scope.try_emplace("kwargs", make_dict(std::move(named)));
-    if (macro.extras.contains(kCaller)) scope.try_emplace(kCaller, Undefined{kCaller});
+    const auto is_extra = [&](const char* name) { // a parameter of that name has its default
+      return macro.extras.contains(name) &&
+             std::ranges::find(macro.names, name) == macro.names.end();
+    };
+    if (is_extra("varargs")) scope.try_emplace("varargs", make_tuple(std::move(more)));
+    if (is_extra("kwargs")) scope.try_emplace("kwargs", make_dict(std::move(named)));
+    if (is_extra(kCaller)) scope.try_emplace(kCaller, Undefined{kCaller});
     return scope;
   }
 
@@ -566,10 +576,15 @@ class Interpreter {
     if (sign && !to_real(left, number))
       fail(node, fmt::format("applies '{}' to {}", node.text, type_name(left)));
     Value made = located(node, [&] { return apply_operator(sign ? "*" : node.text, left, right); });
+    count_steps_of(made);
+    return made;
+  }
+
+  /// What it takes to make a value.
+  void count_steps_of(const Value& made) {
     constexpr size_t kBytesOfStep = 512;
     steps_ += made.string() != nullptr ? static_cast<int64_t>(made.string()->size() / kBytesOfStep)
                                        : made.nodes - 1;
-    return made;
   }
 
   std::vector<Scope> scopes_;

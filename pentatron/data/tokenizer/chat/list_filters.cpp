@@ -85,12 +85,23 @@ List mapped(const Value& v, const Arguments& arguments, bool html_json) {
     for (const Value& item : elements(v)) out.push_back(attribute_of(item, path, otherwise));
     return out;
   }
+  constexpr size_t kMostNested = 8;
+  size_t nested = 0;
+  while (nested < arguments.values.size() && arguments.values[nested].string() != nullptr &&
+         *arguments.values[nested].string() == "map")
+    ++nested;
+  if (nested > kMostNested) raise<DataError>("map maps map more than {} times", kMostNested);
   Arguments rest;
   rest.named = arguments.named;
   rest.values.assign(arguments.values.begin() + 1, arguments.values.end());
   if (!is_true(v)) return out;
-  for (const Value& item : elements(v))
+  size_t bytes = 0;
+  for (const Value& item : elements(v)) {
     out.push_back(apply_filter(string_of(arguments.values[0], "map"), item, rest, html_json));
+    if (const std::string* text = out.back().string(); text != nullptr) bytes += text->size();
+    if (bytes > kMaxValueBytes)
+      raise<DataError>("map makes more than {} bytes of text", kMaxValueBytes);
+  }
   return out;
 }
 
