@@ -27,6 +27,10 @@ TEST(ChatMessages, AreWhatTemplatesKnow) {
   EXPECT_EQ(taken(R"({"role":"user","content":[]})"), R"({"role":"user","content":""})");
   EXPECT_EQ(taken(R"({"role":"assistant","content":null,"tool_calls":[]})"),
             R"({"role":"assistant","content":"","tool_calls":[]})");
+  EXPECT_EQ(taken(R"({"role":"assistant","content":null,"tool_calls":[{}]})"),
+            R"({"role":"assistant","content":null,"tool_calls":[{}]})");
+  EXPECT_EQ(taken(R"({"role":"assistant","tool_calls":[{}]})"),
+            R"({"role":"assistant","tool_calls":[{}],"content":null})");
   EXPECT_EQ(taken(R"({"role":"assistant","tool_calls":[]})"),
             R"({"role":"assistant","tool_calls":[],"content":""})");
   EXPECT_EQ(taken(R"({"role":"user","of":1})"), R"({"role":"user","of":1})");
@@ -63,6 +67,23 @@ TEST(ChatMessages, ArgumentsAreObjectsUnlessTheTemplateNeedsTheirText) {
       "c.function.arguments }}{% endfor %}{% endfor %}";
   EXPECT_EQ(rendered(kTakesText, R"("{\"z\":1, \"a\":[2]}")"), "f\n{\"z\":1, \"a\":[2]}");
   EXPECT_THROW(rendered(kTakesText, R"({"z":1})"), DataError);
+}
+
+/// DeepSeek's asks whether there is no content; others print it, or add it to text.
+TEST(ChatMessages, ACallWithoutContentIsSeen) {
+  const auto written = [](const char* source) {
+    OrderedJson variables = OrderedJson::parse(
+        R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f",)"
+        R"("arguments":{}}}]},{"role":"user","content":"None"}]})");
+    for (OrderedJson& message : variables["messages"]) take_message(message, "messages");
+    return render_messages(ChatTemplate(source), variables);
+  };
+  EXPECT_EQ(
+      written("{% for m in messages %}{% if m.content is none %}CALL {{ "
+              "m.tool_calls[0].function.name }}{% else %}{{ m.content }}{% endif %};{% endfor %}"),
+      "CALL f;None;");
+  EXPECT_EQ(written("{% for m in messages %}{{ m.content }};{% endfor %}"), ";None;");
+  EXPECT_EQ(written("{% for m in messages %}{{ '' + m.content }};{% endfor %}"), ";None;");
 }
 
 /// With a template that needs the text of arguments, answers are located in what it wrote.

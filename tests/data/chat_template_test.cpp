@@ -85,6 +85,17 @@ TEST(ChatTemplate, FormatsKeepCharactersWhole) {
             "\u00e9|    \u00e9|\u00e9    |");
 }
 
+TEST(ChatTemplate, FormatsCharactersAndTakesThemByNumber) {
+  const auto text = [](const char* source) {
+    return text_of_template(source, OrderedJson::object());
+  };
+  EXPECT_EQ(text("{{ '{:5c}|{:<5c}|{:^5c}'.format(65, 65, 65) }}"), "    A|A    |  A  ");
+  EXPECT_EQ(text("{{ '%5.c|%-5c' % (65, 66) }}"), "    A|B    ");
+  EXPECT_EQ(text("{{ '{0[1]}{0[2]}'.format('a\xC3\xA9\xE2\x82\xAC') }}"), "\xC3\xA9\xE2\x82\xAC");
+  EXPECT_EQ(text("{{ 'ab'[-1] }}{{ [1, 2][-2] }}{{ 'ab'[2] }}"), "b1");
+  EXPECT_EQ(text("{% macro m(caller=none) %}{{ caller }}{% endmacro %}{{ m() }}"), "None");
+}
+
 TEST(ChatTemplate, RefusesWhatHasNoBounds) {
   for (const auto& [source, why] : std::vector<std::pair<std::string, const char*>>{
            {"{{ '%.1000000000d' % 1 }}", "not supported"},
@@ -116,6 +127,11 @@ TEST(ChatTemplate, RefusesWhatHasNoBounds) {
             "{% call m() %}{% endcall %}",
             "nested too deep"},
            {"{% macro m(x) %}{{ m(*varargs) }}{% endmacro %}{{ m(*range(9999)) }}", "too "},
+           {"{{ 'a'|map(*(['map'] * 500 + ['upper']))|list }}", "map maps map more than 8 times"},
+           {"{{ 'a'|map(*(['map'] * 12000 + ['upper']))|list }}", "too many arguments"},
+           {"{% for i in range(1000) %}{% set x = [1]|slice(99999, 'x')|list %}{% endfor %}",
+            "too many steps"},
+           {"{{ range(99999)|map('center', 100000)|list|length }}", "map makes more than"},
            {"{{ ('a b ' * 300000)|wordwrap(1) }}", "wordwrap of 1200000 bytes"},
            {"{{ '{:99999}'.format(1) }}", "more than 4 digits"},
            {"{{ '{:{}}'.format(1, 2) }}", "a field in the specification of one"},

@@ -171,6 +171,11 @@ TEST_F(ExampleTest, TextsWithoutAPlaceForSystemOrHistoryAreRefused) {
               HasSubstr("it has history, for which Alpaca's prompt has no place"));
   EXPECT_THAT(refused(R"({"system": "be", )" + plain),
               HasSubstr("it has system, for which a prompt as text has no place"));
+  const std::string tools = R"({"tools": "[{\"name\": \"clock\"}]", )";
+  EXPECT_THAT(refused(tools + plain), HasSubstr("it has tools, for which a prompt as text"));
+  EXPECT_THAT(refused(tools + alpaca, {}), HasSubstr("it has tools, for which Alpaca's prompt"));
+  EXPECT_EQ(learned(R"({"tools": "[]", )" + alpaca, {}), std::string("A\0", 2));
+  EXPECT_THAT(refused(R"({"input": ["x"], )" + alpaca), HasSubstr("its input is not text"));
   EXPECT_THAT(
       error_of<DataError>([&] { teach_pair(R"({"system": "be", )" + alpaca, tokenizer, 256); }),
       HasSubstr("it has system, for which Alpaca's prompt has no place"));

@@ -158,7 +158,12 @@ class Locator {
     const auto least = static_cast<size_t>(
         last->rend() -
         std::mismatch(last->rbegin(), last->rend(), asked->rbegin(), asked->rend()).first);
-    return tail_within(*last, least, most);
+    const std::string tail = tail_within(*last, least, most);
+    if (!tail.empty()) return tail;
+    messages.erase(messages.size() - 1);
+    const std::string end = end_before_question(messages);
+    return !end.empty() && last->starts_with(end) && end.size() <= most ? last->substr(end.size())
+                                                                        : std::string();
   }
 
  private:
@@ -213,9 +218,6 @@ class Locator {
         return std::string(*std::ranges::find_if(tails, same));
       text.remove_prefix(bytes);
     }
-    // What stands before the last marker is also there when a question follows: it ends the answer.
-    for (auto tail = tails.rbegin(); tail != tails.rend(); ++tail)
-      if (marker_bytes(*tail) > 0) return std::string(*tail);
     return {};
   }
 

@@ -256,8 +256,6 @@ Example read_example(std::string_view record, bool templated, const std::string&
   if (instruction && (output || answer == Answer::kOptional))
     return example_of_instruction(members, *instruction, output, templated);
   example.completion = members.text(text_key.c_str());
-  if (example.completion)
-    members.refuse({"system", "history", "tools"}, "a text", "its words within the text");
   if (!example.completion) {
     ObjectKeys keys;
     for (const auto& [name, value] : json.items()) keys.all.push_back(name);

@@ -170,8 +170,6 @@ TaughtText teach_record(std::string_view record, const RenderChat& render,
   if (!begins_with(taught.tokens, before)) {
     taught.tokens.insert(taught.tokens.begin(), before.begin(), before.end());
     taught.taught.insert(taught.taught.begin(), before.size(), 0);
-  } else { // the text has brought it
-    std::fill_n(taught.taught.begin(), before.size(), uint8_t{0});
   }
   if (tokenizer.eod() >= 0) {
     taught.tokens.push_back(tokenizer.eod());

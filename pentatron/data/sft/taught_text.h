@@ -40,8 +40,8 @@ std::vector<int32_t> encode_begun(std::string_view text, const Tokenizer& tokeni
 /// They begin and end as the template writes them; other texts begin as encode_begun() says and end
 /// with the tokenizer's eod().
 /// `render` may be empty: ChatML, and for Alpaca its own prompt instead of a conversation.
-/// Throws DataError for an object that has none of these members, or system or history where there
-/// is no place for them.
+/// Throws DataError for an object that has none of these members, or system, history or tools where
+/// there is no place for them; beside a text they are any other members.
 TaughtText teach_record(std::string_view record, const RenderChat& render,
                         const Tokenizer& tokenizer, const std::string& text_key = "text");
 

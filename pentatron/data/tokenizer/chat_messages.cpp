@@ -1,5 +1,8 @@
 #include "pentatron/data/tokenizer/chat_messages.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 
@@ -31,13 +34,39 @@ bool parse_arguments(OrderedJson& message) {
   return any;
 }
 
+/// The messages with "" for a content of null; none if no content is null.
+std::optional<OrderedJson> with_empty_contents(OrderedJson messages) {
+  bool any = false;
+  for (OrderedJson& message : messages)
+    if (message.is_object() && message.contains("content") && message["content"].is_null()) {
+      message["content"] = "";
+      any = true;
+    }
+  return any ? std::optional(std::move(messages)) : std::nullopt;
+}
+
+/// Whether a text is another one with "None" here and there.
+bool only_adds_none(std::string_view text, std::string_view other) {
+  constexpr std::string_view kNone = "None";
+  while (text != other) {
+    const auto [a, b] = std::ranges::mismatch(text, other);
+    text.remove_prefix(static_cast<size_t>(a - text.begin()));
+    other.remove_prefix(static_cast<size_t>(b - other.begin()));
+    if (!text.starts_with(kNone)) return false;
+    text.remove_prefix(kNone.size());
+  }
+  return true;
+}
+
 } // namespace
 
 void take_message(OrderedJson& message, std::string_view where) {
   if (message.contains("role") && message["role"] == "developer") message["role"] = "system";
-  const bool calls = message.contains("tool_calls") && !message["tool_calls"].is_null();
+  const bool calls = message.contains("tool_calls") && message["tool_calls"].is_array() &&
+                     !message["tool_calls"].empty();
   if (!message.contains("content")) {
-    if (calls) message["content"] = nullptr;
+    if (message.contains("tool_calls"))
+      message["content"] = calls ? OrderedJson() : OrderedJson("");
     return;
   }
   OrderedJson& content = message["content"];
@@ -61,30 +90,30 @@ void take_message(OrderedJson& message, std::string_view where) {
 std::string render_messages(const ChatTemplate& form, OrderedJson& variables,
                             std::vector<std::pair<size_t, size_t>>* marks, const std::tm* now) {
   OrderedJson& messages = variables["messages"];
-  std::vector<OrderedJson> forms = {messages}; // what to try, in this order
-  bool parsed = false, without = false;
-  for (OrderedJson& message : forms[0]) parsed = parse_arguments(message) || parsed;
-  if (parsed) forms.push_back(messages);
-  for (size_t i = 0, n = forms.size(); i < n; ++i) {
-    forms.push_back(forms[i]);
-    for (OrderedJson& message : forms.back())
-      if (message.is_object() && message.contains("content") && message["content"].is_null()) {
-        message["content"] = "";
-        without = true;
-      }
-  }
-  if (!without) forms.resize(parsed ? 2 : 1);
-  std::string first; // what is wrong with the first form
-  for (OrderedJson& some : forms) {
-    messages = std::move(some);
+  const OrderedJson given = messages;
+  OrderedJson objects = given;
+  bool parsed = false;
+  for (OrderedJson& message : objects) parsed = parse_arguments(message) || parsed;
+  std::string fault; // of the first form
+  const auto render = [&](const OrderedJson& some) -> std::optional<std::string> {
+    messages = some;
     if (marks != nullptr) marks->clear();
     try {
       return form.render(variables, marks, now);
     } catch (const DataError& error) {
-      if (first.empty()) first = error.what();
+      if (fault.empty()) fault = error.what();
+      return std::nullopt;
     }
+  };
+  for (const OrderedJson* some : {parsed ? &objects : &given, &given}) {
+    const std::optional<OrderedJson> emptied = with_empty_contents(*some);
+    const auto text = render(*some);
+    if (text && !emptied) return *text;
+    const auto other = emptied ? render(*emptied) : std::nullopt;
+    if (other && (!text || only_adds_none(*text, *other))) return *other;
+    if (text) return *render(*some); // again, for its marks
   }
-  throw DataError(first);
+  throw DataError(fault);
 }
 
 } // namespace pentatron::data::tokenizer

@@ -406,7 +406,7 @@ class Interpreter {
       }
     }
     if (given.values.size() > kMostArguments)
-      fail(node, fmt::format("has more than {} arguments", kMostArguments));
+      fail(node, fmt::format("has too many arguments, more than {}", kMostArguments));
     std::set<std::string_view> names;
     for (const auto& [name, value] : given.named)
       if (!names.insert(name).second)
