@@ -3,7 +3,10 @@
 // products.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "benchmarks/kernels/beside_torch.h"
+#include "pentatron/nn/ops/matmul.h"
 #include "pentatron/optim/optimizer.h"
 
 namespace {
@@ -31,6 +34,19 @@ double operations(int64_t rows, int64_t columns) {
   const auto r = static_cast<double>(std::min(rows, columns)),
              c = static_cast<double>(std::max(rows, columns));
   return 5 * (4 * r * r * c + 2 * r * r * r);
+}
+
+/// GFLOP/s of the fastest product [h, h] x [h, f], by pentatron or LibTorch: the best rate of the
+/// iterations if all their products were whole.
+double product_rate(int64_t h, int64_t f, at::ScalarType type) {
+  const at::Tensor a = at::randn({h, h}).to(type), b = at::randn({h, f}).to(type);
+  at::Tensor c = at::empty({h, f}, a.options());
+  double best = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    best = std::min(best, bench::seconds([&] { nn::multiply_into(c, a, b); }));
+    best = std::min(best, bench::seconds([&] { at::mm_out(c, a, b); }));
+  }
+  return 2e-9 * static_cast<double>(h) * static_cast<double>(h) * static_cast<double>(f) / best;
 }
 
 /// q, k, v, the output projection, gate, up and down of a layer of this size.
@@ -72,6 +88,9 @@ void muon(benchmark::State& state, bool bf16) {
         for (size_t i = 0; i < weights.size(); ++i)
           torch_muon(weights[i], gradients[i], buffers[i], 1e-3, 0.95, 0.1);
       });
+  const double rate = product_rate(h, f, bf16 ? at::kBFloat16 : at::kFloat);
+  state.counters["product_GFLOP/s"] = rate;
+  state.counters["of_whole_products"] = state.counters["GFLOP/s"] / rate;
 }
 BENCHMARK_CAPTURE(muon, fp32, false)
     ->Args({512, 1408})
