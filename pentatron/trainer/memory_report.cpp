@@ -27,8 +27,8 @@ struct PartOfMemory {
   double bytes = 0, planned = 0;
 };
 
-/// By the names of the plan, which counts buckets and gathered values with gradients and weights, and
-/// not with temporaries.
+/// By the names of the plan, which counts buckets and gathered values with gradients and weights,
+/// and not with temporaries.
 std::vector<PartOfMemory> parts_of_memory(const RankMemory& plan,
                                           const std::vector<double>& peaks) {
   const auto of = [&](nn::MemoryCategory category) { return peaks[static_cast<size_t>(category)]; };

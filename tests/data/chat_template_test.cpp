@@ -56,7 +56,7 @@ TEST(ChatTemplate, NoArgumentIsIgnored) {
            {"{{ 'a'|tojson(keys=1) }}", "no supported argument 'keys'"},
            {"{{ '%s'|format('a', b=1) }}", "by position or by name, not both"},
            {"{% macro f(x) %}{% endmacro %}{{ f(1, y=2) }}",
-            "gives the macro 'f' the argument 'y', which it does not have"},
+            "the macro 'f' does not have the argument 'y'"},
            {"{% macro f(x) %}{{ varargs }}{% endmacro %}{{ f(1, x=2) }}", "the argument 'x'"},
            {"{% macro f() %}{% endmacro %}{% call f() %}{% endcall %}", "the argument 'caller'"},
            {"{{ dict(a=1, **{'a': 2}) }}", "gives the argument 'a' twice"},

@@ -456,7 +456,8 @@ CASES = [
         "a dense model": f"pentatron convert {LLAMA} out --format hf --experts 8"}),
     ("export of a model that no family has", MOCK + "model.num_moe_experts=4 model.moe_router_enable_expert_bias=true checkpoint.export_hf=true", {}),
     ("quantized weights", f"cp -rL {LLAMA} eighth; chmod -R u+w eighth; sed -i '0,/{{/s//{{\"quantization_config\": {{\"quant_method\": \"fp8\"}},/' eighth/config.json; "
-     f"pentatron evaluate eighth --batches {LLAMA}/expected.safetensors", {"weights are in bf16": f"pentatron evaluate {LLAMA} --batches {LLAMA}/expected.safetensors"}),
+     f"pentatron evaluate eighth --batches {LLAMA}/expected.safetensors", {"weights are not quantized": f"pentatron evaluate {LLAMA} --batches {LLAMA}/expected.safetensors",
+      "its GGUF file": f"pentatron convert {LLAMA} own.gguf; pentatron evaluate own.gguf --batches {LLAMA}/expected.safetensors"}),
     ("conversion of a model that no family has", "pentatron convert balanced out --format hf", {}),
     ("gradients of a model that no family has", "pentatron evaluate balanced --grads-out g.safetensors --batches masked.safetensors", {
         "remove --grads-out": "pentatron evaluate balanced --batches masked.safetensors"}),
@@ -656,9 +657,10 @@ CASES = [
     ("expert ranks of a dense model", GENERATE + "--ranks 2 parallel.expert_model_parallel_size=2", {
         "parallel.tensor_model_parallel_size=2 instead": GENERATE + "--ranks 2 parallel.tensor_model_parallel_size=2"}),
     ("expert ranks of a dense model on one rank", GENERATE + "parallel.expert_model_parallel_size=2", {}),
-    ("expert ranks that are no tensor ranks", GENERATE.replace("saved", "balanced") + "--ranks 2 parallel.expert_model_parallel_size=2", {}),
-    ("expert ranks on one rank", GENERATE.replace("saved", "balanced") + "parallel.expert_model_parallel_size=2", {}),
-    ("expert ranks of split experts", GENERATE.replace("saved", "balanced") + "--ranks 2 parallel.expert_model_parallel_size=2 parallel.tensor_model_parallel_size=2", {}),
+    ("a router that learns nothing", MOCK + "model.num_moe_experts=4 model.moe_router_topk=1 model.moe_router_score_function=sigmoid model.moe_router_norm_topk_prob=true", {}),
+    ("expert ranks that are no tensor ranks", GENERATE.replace("saved", "balanced") + "--ranks 2 parallel.expert_model_parallel_size=2", {"--ranks 2 parallel.tensor_model_parallel_size=2": GENERATE.replace("saved", "balanced") + "--ranks 2 parallel.expert_model_parallel_size=2 parallel.tensor_model_parallel_size=2 parallel.expert_tensor_parallel_size=1"}),
+    ("expert ranks on one rank", GENERATE.replace("saved", "balanced") + "parallel.expert_model_parallel_size=2", {"--ranks 2 parallel.tensor_model_parallel_size=2": GENERATE.replace("saved", "balanced") + "--ranks 2 parallel.expert_model_parallel_size=2 parallel.tensor_model_parallel_size=2 parallel.expert_tensor_parallel_size=1"}),
+    ("expert ranks of split experts", GENERATE.replace("saved", "balanced") + "--ranks 2 parallel.expert_model_parallel_size=2 parallel.tensor_model_parallel_size=2", {"--ranks 2 parallel.tensor_model_parallel_size=2": GENERATE.replace("saved", "balanced") + "--ranks 2 parallel.expert_model_parallel_size=2 parallel.tensor_model_parallel_size=2 parallel.expert_tensor_parallel_size=1"}),
     ("an order in which experts lie elsewhere", MOCK + "model.num_layers=2 model.num_moe_experts=4 train.global_batch_size=4 --ranks 8 parallel.pipeline_model_parallel_size=2 "
      "parallel.context_parallel_size=2 parallel.expert_model_parallel_size=4 parallel.use_tp_pp_dp_mapping=true --dry-run", {}),
     ("a short name of a key", GENERATE + "--ranks 2 tp=2", {}),
@@ -740,6 +742,8 @@ ELSEWHERE = [
     (r"peft_files.cpp: .*is not a regular expression", "a file of another program: AdapterRun of adapter_test.cpp"),
     (r"convert.cpp: .*(has the name of a checkpoint|is in the source|contains the source|which is no file of a model|which would be removed)", "another target, by the user: outputs_test.cpp"),
     (r"requests.cpp: .*the split that is scored", "a warning: TaskFile of tasks_test.cpp"),
+    (r"^data/tokenizer/chat/(list_filters|number_filters|signatures)", "a model's template: ChatTemplate of chat_template_test.cpp"),
+    (r"^data/sft/read_example", "an example of a file: ExampleTest of read_example_test.cpp"),
     (r"chat/interpreter.cpp: .*prints a date", "a model's template: ChatTemplate of chat_template_test.cpp"),
     (r"sft_dataset.cpp: .*ChatML cannot contain", "a warning: TaughtTexts of sft_test.cpp"),
     (r"cli/train.cpp: .*a run that started from", "a run: UserData of user_data_test.cpp"),

@@ -78,7 +78,7 @@ void refuse_quantisation(const ConfigReader& in, const Family& family) {
   if (found == in.json().end() || !found->is_object() || family.reads_quantised) return;
   const auto method = json_get_or<std::string>(*found, "quant_method", "?", in.where());
   raise<ConfigError>("{}: weights quantized by {} are not supported\n  try: a copy of the model "
-                     "whose weights are in bf16, fp16 or fp32, or its GGUF file",
+                     "whose weights are not quantized, or its GGUF file",
                      in.where(), method);
 }
 

@@ -36,7 +36,7 @@ class Members {
   /// The tools of a conversation, which many files have as text; null if there are none.
   OrderedJson tools() const;
   /// Empty: there is none.
-  std::string system() const;
+  std::string system_prompt() const;
   /// Earlier questions and answers as messages.
   OrderedJson history() const;
   /// Refuses members that a form has no place for.
@@ -67,7 +67,7 @@ OrderedJson Members::tools() const {
   return tools;
 }
 
-std::string Members::system() const {
+std::string Members::system_prompt() const {
   const OrderedJson system = value("system");
   if (!system.is_null() && !system.is_string()) throw DataError("its system is not text");
   return system.is_null() ? std::string() : system.get<std::string>();
@@ -203,7 +203,7 @@ Example example_of_instruction(const Members& members, const std::string& instru
   if (output) messages.push_back({{"role", "assistant"}, {"content", *output}});
   example = conversation(members);
   add_messages(messages, example);
-  return with_system(std::move(example), members.system());
+  return with_system(std::move(example), members.system_prompt());
 }
 
 /// TRL's object: a conversation whose end is the completion.
@@ -217,7 +217,7 @@ Example example_of_parts(const Members& members) {
   if (std::ranges::any_of(prompt, [](const OrderedJson& m) { return m["role"] == "assistant"; }))
     std::ranges::fill(example.skipped, 1);
   if (!completion.is_null()) add_messages(completion, example);
-  return with_system(std::move(example), members.system());
+  return with_system(std::move(example), members.system_prompt());
 }
 
 } // namespace
@@ -236,7 +236,7 @@ Example read_example(std::string_view record, bool templated, const std::string&
     add_messages(members.has("messages") ? members.value("messages")
                                          : messages_of_turns(members.value("conversations")),
                  example);
-    return with_system(std::move(example), members.system());
+    return with_system(std::move(example), members.system_prompt());
   }
   const OrderedJson asked = members.value("prompt"), answered = members.value("completion");
   if ((asked.is_array() || answered.is_array()) && !asked.is_null() &&

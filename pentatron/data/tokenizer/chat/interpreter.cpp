@@ -9,6 +9,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/tokenizer/chat/builtins.h"
+#include "pentatron/data/tokenizer/chat/macro_scope.h"
 #include "pentatron/data/tokenizer/chat/operators.h"
 #include "pentatron/data/tokenizer/chat/signatures.h"
 
@@ -22,7 +23,6 @@ constexpr int kMaxCallDepth = 400;
 constexpr size_t kMaxOutput = size_t{32} << 20;
 
 constexpr const char* kStrftime = "strftime_now";
-constexpr const char* kCaller = "caller";
 constexpr const char* kCycle = "loop.cycle";
 constexpr const char* kChanged = "loop.changed";
 
@@ -475,41 +475,11 @@ class Interpreter {
   }
 
   /// The values that a call gives to the parameters of a macro, and to varargs, kwargs and caller.
-  static Scope macro_scope(const Node& node, const Node& macro, const Arguments& given) {
-    Scope scope;
-    List more;
-    Dict named;
-    for (size_t i = 0; i < given.values.size(); ++i) {
-      if (i < macro.names.size())
-        scope[macro.names[i]] = given.values[i];
-      else
-        more.push_back(given.values[i]);
-    }
-    for (const auto& [name, value] : given.named) {
-      const bool wanted = std::ranges::find(macro.names, name) != macro.names.end() ||
-                          (name == kCaller && macro.extras.contains(kCaller));
-      if (!wanted || !scope.try_emplace(name, value).second) named.emplace_back(name, value);
-    }
-    if (!more.empty() && !macro.extras.contains("varargs"))
-      fail(node, "gives a macro too many arguments");
-    if (!named.empty() && !macro.extras.contains("kwargs"))
-      fail(node, fmt::format("gives the macro '{}' the argument '{}', which it does not have",
-                             macro.text, to_text(named[0].first)));
-    const auto is_extra = [&](const char* name) { // a parameter of that name has its default
-      return macro.extras.contains(name) &&
-             std::ranges::find(macro.names, name) == macro.names.end();
-    };
-    if (is_extra("varargs")) scope.try_emplace("varargs", make_tuple(std::move(more)));
-    if (is_extra("kwargs")) scope.try_emplace("kwargs", make_dict(std::move(named)));
-    if (is_extra(kCaller)) scope.try_emplace(kCaller, Undefined{kCaller});
-    return scope;
-  }
-
   /// `site`: in sites_, of the call block that this is; SIZE_MAX: it is none.
   std::string call_macro(const Node& node, const Function& function, const Arguments& given,
                          size_t site) {
     const Node& macro = *function.macro;
-    Scope scope = macro_scope(node, macro, given);
+    Scope scope = located(node, [&] { return macro_scope(macro, given); });
     // A macro sees what is set outside of loops, not where it is called; a caller sees what its
     // block does. The outermost scope is that of all.
     std::vector<Scope> others(1);
