@@ -169,7 +169,7 @@ TEST_F(Serving, ChatsAsTheTemplateSays) {
 }
 
 TEST_F(Serving, RefusesInOpenAisForm) {
-  start_server({"--max-tokens", "50"});
+  start_server({"--max-tokens", "50", "--max-queue", "2"});
   struct Case {
     std::string path, body;
     int status;
@@ -180,6 +180,8 @@ TEST_F(Serving, RefusesInOpenAisForm) {
       {"/v1/completions", R"({"prompt":"a","model":"gpt-4"})", 404, "model"},
       {"/v1/completions", R"({"prompt":"a","max_tokens":51})", 400, "max_tokens"},
       {"/v1/completions", R"({"prompt":[96]})", 400, "prompt"},
+      {"/v1/completions", R"({"prompt":["a","b","c"]})", 400,
+       "prompt"}, // for which no queue has room
       {"/v1/completions", "{\"prompt\":\"" + std::string(3000, 'a') + "\"}", 400, "prompt"},
       {"/v1/completions", R"({"prompt":"a","logit_bias":{"1":2}})", 400, "logit_bias"},
       {"/v1/chat/completions", R"({"messages":[]})", 400, "messages"},

@@ -15,6 +15,8 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/philox.h"
 #include "pentatron/checkpoint/model_source.h"
+#include "pentatron/data/tokenizer/hugging_face.h"
+#include "pentatron/generate/text_writer.h"
 #include "pentatron/parallelize/load_model.h"
 #include "tests/support/model_pass.h"
 #include "tests/support/ranks.h"
@@ -24,6 +26,19 @@ namespace {
 
 using test::error_of;
 using ::testing::HasSubstr;
+
+TEST(PromptTokens, OfNoTextAreTheBeginToken) {
+  const auto tokenizer = data::tokenizer::make_hugging_face(
+      parse_json(R"({"model": {"type": "BPE", "vocab": {"a": 0, "<s>": 1}, "merges": []},
+                     "added_tokens": [{"id": 1, "content": "<s>", "special": true}]})",
+                 "a tokenizer"),
+      {.eod = {.required = "a", .likely = {}}});
+  EXPECT_EQ(prompt_tokens(*tokenizer, "", "<s>"), std::vector<int64_t>{1});
+  EXPECT_EQ(prompt_tokens(*tokenizer, ""), std::vector<int64_t>{0}) << "the end of a document";
+  EXPECT_EQ(prompt_tokens(*tokenizer, "a", "<s>"), std::vector<int64_t>{0})
+      << "as the tokenizer says";
+  EXPECT_EQ(prompt_tokens(*tokenizer, "", "<t>"), std::vector<int64_t>{0});
+}
 
 /// Shares of 20000 draws.
 std::vector<double> frequencies(const std::vector<float>& logits, const Sampling& sampling,

@@ -201,6 +201,7 @@ TEST_F(Convert, LayersOfMultiTokenPredictionMayBeLeftOut) {
   const auto plain = without_mtp(*source);
   EXPECT_EQ(plain->config().mtp_num_layers, 0);
   convert_model(*plain, folder / "plain", {.format = ModelFormat::kHuggingFace});
+  EXPECT_EQ(read_json(folder / "plain/config.json")["num_nextn_predict_layers"], 0);
   const SafetensorsFile file(folder / "plain/model.safetensors"),
       whole(kModels / "deepseek_v3_mtp/model.safetensors");
   for (const auto& [name, entry] : whole.tensors())

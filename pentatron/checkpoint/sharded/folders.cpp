@@ -204,7 +204,8 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
   if (fs::exists(dir / kManifestName, error)) {
     VerifyReport report = look_at(dir, options);
     if (!report.ok()) {
-      if (options.damaged.contains(dir)) report.repairable = is_repairable(dir, options);
+      if (of_weights(options) && options.damaged.contains(dir))
+        report.repairable = is_repairable(dir, options);
       const std::string remedy = remedy_for(report, dir, options);
       raise<CheckpointError>("{} is corrupted: {}{}{}", dir.string(),
                              fmt::join(report.faults, "; "),

@@ -19,31 +19,51 @@ at::Tensor rows_contiguous(const at::Tensor& x) {
   return x.stride(1) == 1 && x.stride(0) >= x.size(1) ? x : x.contiguous();
 }
 
+/// c = op(a) op(b), of tensors as stored: matrices, or stacks of them.
+kernels::GemmArgs gemm_args(const at::Tensor& c, const at::Tensor& a, bool transpose_a,
+                            const at::Tensor& b, bool transpose_b) {
+  const auto stack_stride = [](const at::Tensor& x) { return x.dim() == 3 ? x.stride(0) : 0; };
+  return {.m = c.size(-2),
+          .n = c.size(-1),
+          .k = a.size(transpose_a ? -2 : -1),
+          .transpose_a = transpose_a,
+          .transpose_b = transpose_b,
+          .in_dtype = kernel_dtype(a.scalar_type()),
+          .out_dtype = kernel_dtype(c.scalar_type()),
+          .a = a.data_ptr(),
+          .lda = a.stride(-2),
+          .b = b.data_ptr(),
+          .ldb = b.stride(-2),
+          .c = c.data_ptr(),
+          .ldc = c.stride(-2),
+          .batch = c.dim() == 3 ? c.size(0) : 1,
+          .stride_a = stack_stride(a),
+          .stride_b = stack_stride(b),
+          .stride_c = stack_stride(c)};
+}
+
+/// Whether pentatron's GEMM may write to this tensor.
+bool takes(const at::Tensor& c) {
+  return c.is_cpu() && c.scalar_type() != at::kDouble && c.stride(-1) == 1;
+}
+
 /// Runs pentatron's GEMM if it takes the arguments faster than LibTorch would.
+bool try_gemm(const kernels::GemmArgs& args) {
+  if (!kernels::gemm_supported(args)) return false;
+  kernels::gemm(args);
+  return true;
+}
+
 bool try_gemm(const at::Tensor& c, const at::Tensor& a, bool transpose_a, const at::Tensor& b,
               bool transpose_b, bool accumulate, const at::Tensor& bias = {}) {
-  if (!c.is_cpu() || c.scalar_type() == at::kDouble || c.stride(1) != 1) return false;
-  kernels::GemmArgs args{.m = c.size(0),
-                         .n = c.size(1),
-                         .k = transpose_a ? a.size(0) : a.size(1),
-                         .transpose_a = transpose_a,
-                         .transpose_b = transpose_b,
-                         .in_dtype = kernel_dtype(a.scalar_type()),
-                         .out_dtype = kernel_dtype(c.scalar_type()),
-                         .a = a.data_ptr(),
-                         .lda = a.stride(0),
-                         .b = b.data_ptr(),
-                         .ldb = b.stride(0),
-                         .c = c.data_ptr(),
-                         .ldc = c.stride(0),
-                         .accumulate = accumulate};
+  if (!takes(c)) return false;
+  kernels::GemmArgs args = gemm_args(c, a, transpose_a, b, transpose_b);
+  args.accumulate = accumulate;
   if (bias.defined()) {
     args.bias = bias.data_ptr();
     args.bias_dtype = kernel_dtype(bias.scalar_type());
   }
-  if (!kernels::gemm_supported(args)) return false;
-  kernels::gemm(args);
-  return true;
+  return try_gemm(args);
 }
 
 } // namespace
@@ -152,53 +172,30 @@ void add_matmul_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x) {
 
 namespace {
 
-/// A matrix or a stack of them as stored: row-major, or the transpose of that.
+/// How a matrix, or a stack of them, is stored: row-major, or as the transpose of that.
 struct Stored {
-  at::Tensor matrix; // as seen
-  bool transposed;
+  at::Tensor matrix;
+  bool transposed = false;
 
-  explicit Stored(const at::Tensor& x) : matrix(x), transposed(false) {
-    const auto rows_of = [](int64_t stride, int64_t width, int64_t along) {
-      return along == 1 && stride >= width;
+  explicit Stored(const at::Tensor& x) : matrix(x) {
+    const auto is_row_major = [](const at::Tensor& m) {
+      return m.stride(-1) == 1 && m.stride(-2) >= m.size(-1);
     };
-    if (rows_of(x.stride(-2), x.size(-1), x.stride(-1))) return;
-    transposed = rows_of(x.stride(-1), x.size(-2), x.stride(-2));
+    if (is_row_major(x)) return;
+    matrix = x.transpose(-2, -1);
+    transposed = is_row_major(matrix);
     if (!transposed) matrix = x.contiguous();
   }
-  int64_t ld() const { return matrix.stride(transposed ? -1 : -2); }
-  int64_t stride() const { return matrix.dim() == 3 ? matrix.stride(0) : 0; }
 };
 
-} // namespace
-
-namespace {
-
-/// Runs pentatron's GEMM if it takes the arguments faster than LibTorch would.
-bool try_multiply(const at::Tensor& out, const at::Tensor& a_in, const at::Tensor& b_in,
+/// out = a b, or what is on and below its diagonal.
+bool try_multiply(const at::Tensor& out, const at::Tensor& a_seen, const at::Tensor& b_seen,
                   bool lower) {
-  if (!out.is_cpu() || out.scalar_type() == at::kDouble) return false;
-  const Stored a(a_in), b(b_in);
-  const kernels::GemmArgs args{.m = out.size(-2),
-                               .n = out.size(-1),
-                               .k = a_in.size(-1),
-                               .transpose_a = a.transposed,
-                               .transpose_b = b.transposed,
-                               .in_dtype = kernel_dtype(a_in.scalar_type()),
-                               .out_dtype = kernel_dtype(out.scalar_type()),
-                               .a = a.matrix.data_ptr(),
-                               .lda = a.ld(),
-                               .b = b.matrix.data_ptr(),
-                               .ldb = b.ld(),
-                               .c = out.data_ptr(),
-                               .ldc = out.stride(-2),
-                               .lower = lower,
-                               .batch = out.dim() == 3 ? out.size(0) : 1,
-                               .stride_a = a.stride(),
-                               .stride_b = b.stride(),
-                               .stride_c = out.dim() == 3 ? out.stride(0) : 0};
-  if (!kernels::gemm_supported(args)) return false;
-  kernels::gemm(args);
-  return true;
+  if (!takes(out)) return false;
+  const Stored a(a_seen), b(b_seen);
+  kernels::GemmArgs args = gemm_args(out, a.matrix, a.transposed, b.matrix, b.transposed);
+  args.lower = lower;
+  return try_gemm(args);
 }
 
 /// Copies what is below the diagonals of the matrices [n, n] of `x` above them.
