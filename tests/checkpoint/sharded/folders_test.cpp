@@ -121,6 +121,17 @@ TEST_F(Folders, ByTheirStructureShardsAreNotReadAndKnownDamageIsPassedOver) {
       HasSubstr("step_00000030 is corrupted: x"));
 }
 
+TEST_F(Folders, ANamedFolderOfKnownDamageIsToBeRepaired) {
+  save(10);
+  const fs::path only = dir.path() / "step_00000010";
+  damage(only);
+  for (const VerifyScope scope : {VerifyScope::kStructure, VerifyScope::kWeightsStructure})
+    EXPECT_THAT(message_of([&] {
+                  newest_checkpoint(only, {.scope = scope, .damaged = {{only, "x"}}});
+                }),
+                HasSubstr("is corrupted: x\n  try: pentatron checkpoint repair"));
+}
+
 TEST_F(Folders, ForWeightsAloneTheOptimizersFilesDoNotMatter) {
   for (const int64_t i : {10, 20}) write_example(dir.path(), i, 1); // with optimizer state
   const fs::path newest = dir.path() / "step_00000020";
