@@ -18,11 +18,13 @@ namespace pentatron::nn {
 
 /// The values that a quantised tensor stands for, without the scale of the whole tensor; bf16 holds
 /// them, in fp64 models they are fp64. For scaled products they are FP8 codes, [rows, cols], or
-/// [cols, rows filled up] of products along the rows, and the scale is on their device.
+/// [cols, rows filled up] of products along the rows, and the scales are on their device: one, or
+/// those of blocks as LibTorch takes them, and then rows of zeros may follow.
 struct QuantizedValues {
   at::Tensor values;
   double scale = 1;
-  at::Tensor device_scale = {}; ///< fp32 []
+  at::Tensor device_scale = {}; ///< fp32 [], [rows, blocks] or [blocks filled up, rows of blocks]
+  bool square_blocks = false;   ///< of 128 x 128, the last shape of scales
 };
 
 class Fp8Weight {

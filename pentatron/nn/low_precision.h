@@ -35,7 +35,7 @@ struct LowPrecision {
   bool hadamard = false;
 
   /// Operands are FP8 codes with scales on the device, and LibTorch's scaled products multiply them
-  /// (nn/ops/scaled_products.h): on GPUs. Tensorwise recipes only.
+  /// (nn/ops/scaled_products.h): on GPUs. Tensorwise and blockwise recipes.
   bool scaled_products = false;
 
   kernels::QuantRecipe recipe(Operand operand) const {

@@ -171,7 +171,7 @@ void check_gpu_precision(const Config& config, config::Violations& violations) {
         "mixed_precision.fp4",
         fmt::format("mixed_precision.fp4={} is computed on CPUs only", config::to_string(c.fp4)),
         "device=cpu");
-  if (c.fp8_recipe != Fp8Recipe::kTensorwise && c.fp8_recipe != Fp8Recipe::kDelayed)
+  if (c.fp8_recipe == Fp8Recipe::kMxfp8)
     violations.add("mixed_precision.fp8_recipe",
                    fmt::format("mixed_precision.fp8_recipe={} is computed on CPUs only",
                                config::to_string(c.fp8_recipe)),
@@ -209,16 +209,23 @@ nn::StochasticGradients stochastic_gradients(const nn::Param& param, uint64_t se
   return s;
 }
 
-/// The first compute capability with products in FP8.
-constexpr int kFp8Capability = 89;
+/// The first compute capability with products in FP8; those whose major number is kHopper have
+/// products with scales of blocks.
+constexpr int kFp8Capability = 89, kHopper = 9;
 
 void check_gpu(const Config& config, at::Device device) {
   if (!kernels::built_with_cuda()) return; // a device of tests
+  const MixedPrecisionConfig& c = config.mixed_precision;
   const int has = kernels::gpu_capability(device.index());
   if (has < kFp8Capability)
     raise<ConfigError>("mixed_precision.fp8={} needs a GPU of compute capability 8.9 or later, "
                        "such as an L40S or H100, and {} has {}.{}\n  try: mixed_precision.fp8=none",
-                       config::to_string(config.mixed_precision.fp8),
+                       config::to_string(c.fp8), kernels::gpu_name(device.index()), has / 10,
+                       has % 10);
+  if (c.fp8_recipe == Fp8Recipe::kBlockwise && has / 10 != kHopper)
+    raise<ConfigError>("mixed_precision.fp8_recipe=blockwise needs a GPU of compute capability "
+                       "9.0, such as an H100 or H200, and {} has {}.{}\n  try: "
+                       "mixed_precision.fp8_recipe=tensorwise",
                        kernels::gpu_name(device.index()), has / 10, has % 10);
 }
 

@@ -6,7 +6,7 @@ import re
 from part import Part
 from suites import run_on_gpu, run_tests
 
-OPERATORS = ["Activation*", "AdamW*", "Cast*", "Control*", "*CrossEntropy*", "Dropout*", "Embedding*", "FindNonfinite*", "Lion*", "Norm*",
+OPERATORS = ["Activation*", "AdamW*", "Cast*", "Control*", "*CrossEntropy*", "Dropout*", "Embedding*", "FindNonfinite*", "Fp8*", "Lion*", "Norm*",
              "Rope*-RopeFrequencies*", "Scale*", "Sgd*", "SumOfSquares*-SumOfSquares.EveryEntryAndThreadCountGiveTheSameBits", "SumRows*", "Zero*"]
 
 

@@ -198,11 +198,18 @@ TEST(LowPrecision, OfNoTokensIsNothing) {
   EXPECT_EQ(weight.main_grad().abs().sum().item<double>(), 0);
 }
 
-/// What a GPU computes, by LibTorch's scaled products for CPUs: the products of the same codes.
+struct ScaledWay {
+  size_t way; ///< of kWays
+  bool delayed;
+};
+constexpr ScaledWay kScaledWays[] = {{0, false}, {0, true}, {1, false}};
+
+/// What a GPU computes, by LibTorch's scaled products for CPUs, with scales of blocks by those of
+/// the values: the products of the same codes.
 TEST(ScaledProducts, AreThoseOfTheQuantisedValues) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
-    for (const int64_t tokens : {70, 16, 1, 0})
-      for (const bool delayed : {false, true}) {
+    for (const int64_t tokens : {70, 135, 16, 1, 0})
+      for (const auto [way, delayed] : kScaledWays) {
         const int64_t in = 208, out = 144;
         std::vector<at::Tensor> results[2];
         std::array<float, kNumOperands> seen[2]{};
@@ -214,7 +221,7 @@ TEST(ScaledProducts, AreThoseOfTheQuantisedValues) {
           Param& bias = params.add({.name = "b", .shape = {out}}, Init::normal(0.5), type, {});
           ResidentStore store(params, at::kCPU);
           for (Param& param : params) param.initialize(7);
-          weight.low_precision = kWays[0]; // gradients in e5m2
+          weight.low_precision = kWays[way];
           weight.low_precision->scaled_products = scaled;
           AmaxHistory history({.length = 4});
           history.set_entries({{{.used = 2.5f}, {.used = 0.0f}, {.used = 1e-3f}}});
@@ -241,36 +248,38 @@ TEST(ScaledProducts, AreThoseOfTheQuantisedValues) {
                            given = results[1][i].to(at::kDouble);
           EXPECT_LE((given - expected).norm().item<double>(),
                     (type == at::kFloat ? 1e-6 : 4e-3) * expected.norm().item<double>())
-              << i << ' ' << type << ' ' << tokens << " tokens";
+              << i << ' ' << type << ' ' << tokens << " tokens, way " << way;
         }
       }
 }
 
 /// The experts of a layer, one of which has no tokens.
 TEST(ScaledProducts, OfExperts) {
-  std::vector<at::Tensor> results[2];
-  for (const bool scaled : {false, true}) {
-    at::manual_seed(3);
-    ParamList params;
-    Param& weight =
-        params.add({.name = "w", .shape = {3, 32, 48}}, Init::normal(0.5), at::kFloat, {});
-    ResidentStore store(params, at::kCPU);
-    weight.initialize(7);
-    weight.low_precision = kWays[0];
-    weight.low_precision->scaled_products = scaled;
-    WgradQueue queue;
-    const ForwardContext ctx{.wgrad = &queue, .differentiated = true};
-    const at::Tensor x = at::randn({40, 48}).requires_grad_();
-    const std::vector<RowRange> ranges = {{2, 0, 7}, {0, 7, 30}, {2, 37, 3}};
-    const at::Tensor y = grouped_linear(x, ranges, weight, nullptr, {}, ctx);
-    y.backward(at::randn({40, 32}) * 1e-3);
-    queue.drain();
-    results[scaled] = {y.detach(), x.grad(), weight.main_grad()};
+  for (const size_t way : {0, 1}) {
+    std::vector<at::Tensor> results[2];
+    for (const bool scaled : {false, true}) {
+      at::manual_seed(3);
+      ParamList params;
+      Param& weight =
+          params.add({.name = "w", .shape = {3, 32, 48}}, Init::normal(0.5), at::kFloat, {});
+      ResidentStore store(params, at::kCPU);
+      weight.initialize(7);
+      weight.low_precision = kWays[way];
+      weight.low_precision->scaled_products = scaled;
+      WgradQueue queue;
+      const ForwardContext ctx{.wgrad = &queue, .differentiated = true};
+      const at::Tensor x = at::randn({40, 48}).requires_grad_();
+      const std::vector<RowRange> ranges = {{2, 0, 7}, {0, 7, 30}, {2, 37, 3}};
+      const at::Tensor y = grouped_linear(x, ranges, weight, nullptr, {}, ctx);
+      y.backward(at::randn({40, 32}) * 1e-3);
+      queue.drain();
+      results[scaled] = {y.detach(), x.grad(), weight.main_grad()};
+    }
+    for (size_t i = 0; i < results[0].size(); ++i)
+      EXPECT_LE((results[1][i] - results[0][i]).norm().item<double>(),
+                1e-6 * results[0][i].norm().item<double>())
+          << i << " way " << way;
   }
-  for (size_t i = 0; i < results[0].size(); ++i)
-    EXPECT_LE((results[1][i] - results[0][i]).norm().item<double>(),
-              1e-6 * results[0][i].norm().item<double>())
-        << i;
 }
 
 } // namespace

@@ -1,7 +1,5 @@
-#include <cfloat>
-
-#include "pentatron/kernels/common/device.cuh"
 #include "pentatron/kernels/quantize/fp8_codes_entries.h"
+#include "pentatron/kernels/quantize/fp8_device.cuh"
 
 namespace pentatron::kernels {
 
@@ -9,42 +7,8 @@ namespace {
 
 using namespace cuda;
 
-/// Elements that a thread takes at a time: codes in 16 bytes.
-constexpr int kWidth = 16;
-/// Rows and columns of x that a block transposes at a time.
-constexpr int kTileRows = 128, kTileCols = 64;
-
-__device__ uint32_t bits_of(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof x);
-  return bits;
-}
-__device__ float float_of(uint32_t bits) {
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-/// encode_scale() of recipe.h.
-__device__ float encode_of(float largest, float amax) {
-  if (amax == 0 || amax > FLT_MAX) return 1;
-  const float encode = largest / amax;
-  return encode > FLT_MAX ? FLT_MAX : encode;
-}
-
-template <bool e5m2> __device__ uint8_t rounded_code(float x) {
-#if !defined(PENTATRON_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  uint16_t pair;
-  if constexpr (e5m2)
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
-  else
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
-  return static_cast<uint8_t>(pair);
-#else
-  constexpr CodeFormat format = e5m2 ? kE5M2 : kE4M3;
-  return code_of(format, rounded_to(format, x));
-#endif
-}
+/// Elements that a thread takes at a time.
+constexpr int kWidth = kCodes;
 
 template <class T, bool packs> __global__ void largest_of(RaiseAmax a) {
   const auto* const x = static_cast<const T*>(a.x);
@@ -58,7 +22,7 @@ template <class T, bool packs> __global__ void largest_of(RaiseAmax a) {
       for (int j = 0; j < kWidth && i + j < a.n; ++j) in[j] = to_acc(x[i + j]);
     }
     for (int j = 0; j < kWidth; ++j) {
-      const float size = float_of(bits_of(static_cast<float>(in[j])) & 0x7FFFFFFFu);
+      const float size = size_of(in[j]);
       if (size > largest) largest = size; // false for NaN
     }
   }
@@ -97,12 +61,9 @@ template <class T, bool e5m2, bool packs> __global__ void encode(Fp8Codes a) {
       codes[j] = rounded_code<e5m2>(static_cast<float>(in[j]) * scale);
     uint8_t* const out = a.codes + row * a.stride + col;
     if constexpr (packs) {
-#ifdef PENTATRON_EMULATED
-      emulation::check_aligned(out, 16);
-#endif
-      uint4 raw;
-      memcpy(&raw, codes, sizeof raw);
-      *reinterpret_cast<uint4*>(out) = raw;
+      uint32_t words[kCodes / 4];
+      memcpy(words, codes, sizeof words);
+      store_codes(out, words);
     } else {
       for (int j = 0; j < kWidth && col + j < a.stride; ++j) out[j] = codes[j];
     }
@@ -111,8 +72,7 @@ template <class T, bool e5m2, bool packs> __global__ void encode(Fp8Codes a) {
 
 /// A block: the codes of a tile, through shared memory.
 template <class T, bool e5m2, bool packs> __global__ void encode_transposed(Fp8Codes a) {
-  constexpr int kPitch = kTileRows + 4; // neighbouring columns lie in different banks
-  __shared__ uint32_t words_of_tile[kTileCols * kPitch / 4];
+  __shared__ uint32_t words_of_tile[kTileCols * kTilePitch / 4];
   auto* const tile = reinterpret_cast<uint8_t*>(words_of_tile);
   const float scale = encode_of(e5m2 ? 57344.0f : 448.0f, *a.amax);
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *a.scale = 1 / scale;
@@ -127,29 +87,10 @@ template <class T, bool e5m2, bool packs> __global__ void encode_transposed(Fp8C
     acc_t<T> in[V] = {};
     if (inside) load<V>(x + (first_row + r) * a.cols + first_col + c, in);
     for (int v = 0; v < V; ++v)
-      tile[(c + v) * kPitch + r] = rounded_code<e5m2>(static_cast<float>(in[v]) * scale);
+      tile[(c + v) * kTilePitch + r] = rounded_code<e5m2>(static_cast<float>(in[v]) * scale);
   }
   __syncthreads();
-  constexpr int kGroups = kTileRows / kWidth;
-  for (int i = static_cast<int>(threadIdx.x); i < kTileCols * kGroups;
-       i += static_cast<int>(blockDim.x)) {
-    const int c = i / kGroups, r = i % kGroups * kWidth;
-    if (first_col + c >= a.cols || first_row + r >= a.stride) continue;
-    const uint8_t* const from = tile + c * kPitch + r;
-    uint8_t* const out = a.codes + (first_col + c) * a.stride + first_row + r;
-    if constexpr (packs) {
-#ifdef PENTATRON_EMULATED
-      emulation::check_aligned(out, 16);
-#endif
-      uint32_t words[4];
-      for (int w = 0; w < 4; ++w) words[w] = words_of_tile[(c * kPitch + r) / 4 + w];
-      uint4 raw;
-      memcpy(&raw, words, sizeof raw);
-      *reinterpret_cast<uint4*>(out) = raw;
-    } else {
-      for (int j = 0; j < kWidth && first_row + r + j < a.stride; ++j) out[j] = from[j];
-    }
-  }
+  store_tile<packs>(words_of_tile, first_row, first_col, a.cols, a.stride, a.codes);
 }
 
 /// Which kernel, by types and format. Not by `if constexpr` in lambdas: see device.cuh.

@@ -1,8 +1,10 @@
 #include "pentatron/nn/ops/scaled_products.h"
 
 #include <ATen/ATen.h>
+#include <ATen/BlasBackend.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/kernels/quantize/fp8_blocks.h"
 #include "pentatron/kernels/quantize/fp8_codes.h"
 #include "pentatron/nn/ops/kernel_args.h"
 
@@ -16,8 +18,69 @@ void raise_amax(const at::Tensor& x, float* amax) {
       KernelContext(x));
 }
 
-int64_t filled(int64_t size) {
-  return (size + kScaledProductSize - 1) / kScaledProductSize * kScaledProductSize;
+int64_t filled(int64_t size, int64_t multiple) {
+  return (size + multiple - 1) / multiple * multiple;
+}
+
+/// cuBLASLt reads scales of rows, and of blocks in a row, by 16 bytes.
+constexpr int64_t kScalesAtOnce = 4;
+constexpr int64_t kBlockSize = 128;
+
+QuantizedValues block_codes(const at::Tensor& x, kernels::QuantRecipe recipe, bool along_rows) {
+  const int64_t rows = x.size(0), cols = x.size(1);
+  const int64_t out_rows = along_rows ? cols : rows, room = filled(out_rows, kScalesAtOnce),
+                stride = along_rows ? filled(rows, kScaledProductSize) : cols,
+                along = (stride + kBlockSize - 1) / kBlockSize;
+  const bool square = recipe == kernels::QuantRecipe::kBlockwise128x128;
+  // What is filled up has codes and scales of zero.
+  const int64_t scale_stride = square ? filled(along, kScalesAtOnce) : room;
+  const at::Tensor scales =
+      at::zeros({square ? (out_rows + kBlockSize - 1) / kBlockSize : along, scale_stride},
+                x.options().dtype(at::kFloat));
+  QuantizedValues result = {.values =
+                                at::empty({room, stride}, x.options().dtype(at::kFloat8_e4m3fn)),
+                            .device_scale = scales.t(),
+                            .square_blocks = square};
+  if (room > out_rows) result.values.narrow(0, out_rows, room - out_rows).zero_();
+  kernels::fp8_blocks({.recipe = recipe,
+                       .dtype = kernel_dtype(x.scalar_type()),
+                       .rows = rows,
+                       .cols = cols,
+                       .transposed = along_rows,
+                       .stride = stride,
+                       .x = x.data_ptr(),
+                       .codes = static_cast<uint8_t*>(result.values.data_ptr()),
+                       .scales = scales.data_ptr<float>(),
+                       .scale_stride = scale_stride},
+                      KernelContext(x));
+  return result;
+}
+
+/// The values that codes with scales of blocks stand for, in fp32.
+at::Tensor dequantized(const QuantizedValues& codes) {
+  const int64_t rows = codes.values.size(0), cols = codes.values.size(1);
+  const at::Tensor scales =
+      (codes.square_blocks ? codes.device_scale.t().repeat_interleave(kBlockSize, 0)
+                           : codes.device_scale)
+          .narrow(0, 0, rows)
+          .repeat_interleave(kBlockSize, 1)
+          .narrow(1, 0, cols);
+  return codes.values.to(at::kFloat) * scales;
+}
+
+/// out [m, n] = a b^T, of codes with scales of blocks; m may be filled up.
+void block_product_into(at::Tensor& out, const QuantizedValues& a, const QuantizedValues& b) {
+  if (out.is_cpu()) {
+    out.copy_(at::mm(dequantized(a), dequantized(b).t()));
+    return;
+  }
+  const auto recipe = [](const QuantizedValues& codes) {
+    return static_cast<int64_t>(codes.square_blocks ? at::blas::ScalingType::BlockWise128x128
+                                                    : at::blas::ScalingType::BlockWise1x128);
+  };
+  constexpr auto kAsTheyLie = static_cast<int64_t>(at::blas::SwizzleType::NO_SWIZZLE);
+  at::_scaled_mm_v2_out(out, a.values, b.values.t(), a.device_scale, recipe(a), kAsTheyLie,
+                        b.device_scale, recipe(b), kAsTheyLie, {}, out.scalar_type());
 }
 
 } // namespace
@@ -32,6 +95,7 @@ QuantizedValues scaled_codes(const at::Tensor& x_in, Operand operand, const LowP
   PT_DCHECK(!how.hadamard && !how.stochastic);
   const at::Tensor x = x_in.contiguous();
   const kernels::QuantRecipe recipe = how.recipe(operand);
+  if (!kernels::traits(recipe).tensorwise()) return block_codes(x, recipe, along_rows);
   const at::TensorOptions scalar = x.options().dtype(at::kFloat);
   at::Tensor amax;
   if (how.delayed != nullptr) {
@@ -41,7 +105,8 @@ QuantizedValues scaled_codes(const at::Tensor& x_in, Operand operand, const LowP
     amax = at::zeros({}, scalar);
     raise_amax(x, amax.data_ptr<float>());
   }
-  const int64_t rows = x.size(0), cols = x.size(1), stride = along_rows ? filled(rows) : cols;
+  const int64_t rows = x.size(0), cols = x.size(1),
+                stride = along_rows ? filled(rows, kScaledProductSize) : cols;
   const bool e5m2 = recipe == kernels::QuantRecipe::kTensorwiseE5m2;
   QuantizedValues result = {
       .values = at::empty({along_rows ? cols : rows, stride},
@@ -64,19 +129,24 @@ QuantizedValues scaled_codes(const at::Tensor& x_in, Operand operand, const LowP
 void scaled_product_into(const at::Tensor& out, const QuantizedValues& a, const QuantizedValues& b,
                          const at::Tensor& bias, bool exact) {
   if (out.numel() == 0) return;
-  // cuBLASLt adds biases of 16 bits.
-  const bool adds =
-      bias.defined() && bias.scalar_type() == out.scalar_type() && bias.scalar_type() != at::kFloat;
-  at::Tensor target = out.is_contiguous() ? out : at::empty(out.sizes(), out.options());
+  const bool blocks = a.device_scale.dim() == 2, fits = a.values.size(0) == out.size(0);
+  // cuBLASLt adds biases of 16 bits, after products with one scale.
+  const bool adds = bias.defined() && !blocks && bias.scalar_type() == out.scalar_type() &&
+                    bias.scalar_type() != at::kFloat;
+  at::Tensor target =
+      out.is_contiguous() && fits ? out : at::empty({a.values.size(0), out.size(1)}, out.options());
   if (a.values.size(1) == 0) {
     target.zero_();
     if (adds) target.add_(bias);
+  } else if (blocks) {
+    block_product_into(target, a, b);
   } else {
     at::_scaled_mm_out(target, a.values, b.values.t(), a.device_scale, b.device_scale,
                        adds ? std::optional(bias) : std::nullopt, {}, out.scalar_type(), !exact);
   }
-  if (bias.defined() && !adds) target.add_(bias);
-  if (!target.is_same(out)) at::Tensor(out).copy_(target);
+  const at::Tensor rows = fits ? target : target.narrow(0, 0, out.size(0));
+  if (bias.defined() && !adds) at::Tensor(rows).add_(bias);
+  if (!target.is_same(out)) at::Tensor(out).copy_(rows);
 }
 
 void add_scaled_product(const at::Tensor& grad, const QuantizedValues& a, const QuantizedValues& b,

@@ -1,9 +1,10 @@
-/// Products of FP8 codes by LibTorch (cuBLASLt on GPUs of compute capability 8.9 and later): codes
-/// are multiplied with sums in fp32, and the sums are multiplied by both scales, which never leave
-/// the device.
+/// Products of FP8 codes by LibTorch (cuBLASLt on GPUs of compute capability 8.9 and later; with
+/// scales of blocks on those of 9.x): codes are multiplied with sums in fp32, and the sums, of
+/// blocks the sums over each block, are multiplied by both scales, which never leave the device.
 ///
 /// Sizes: all but the number of tokens are multiples of 16; tokens that a product sums over are
-/// filled up with zeros.
+/// filled up with zeros, and where tokens have scales their number is filled up to a multiple of 4.
+/// On CPUs, for tests, products with scales of blocks are those of the values in fp32.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +17,8 @@ namespace pentatron::nn {
 /// Of sizes that a scaled product sums over.
 inline constexpr int64_t kScaledProductSize = 16;
 
-/// The codes of x [rows, cols]: [rows, cols], or along rows [cols, rows filled up]. With delayed
-/// scales the history's scale is used and it sees x.
+/// The codes of x [rows, cols]: [rows filled up, cols], or along rows [cols, rows filled up]. With
+/// delayed scales the history's scale is used and it sees x.
 QuantizedValues scaled_codes(const at::Tensor& x, Operand operand, const LowPrecision& how,
                              bool along_rows);
 
