@@ -3,7 +3,7 @@
 #
 # pentatron-torch takes the few sources that differ compiled without PENTATRON_CUDA; the linker then leaves their namesakes in
 # the archives, and with them everything that needs CUDA.
-set(differing comm/backend/nccl/nccl_absent.cpp)
+set(differing comm/backend/nccl/nccl_absent.cpp nn/stream_graph_absent.cpp)
 file(GLOB_RECURSE kernel_sources RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cpp)
 foreach(source IN LISTS kernel_sources)
   file(STRINGS ${source} uses REGEX "PENTATRON_CUDA")

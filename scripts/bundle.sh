@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a folder with the programs for CPUs and GPUs, for machines that have torch 2.11 and do not build: build/bundle_out/pentatron,
-# and the same as pentatron-bundle.tar.gz (at most 60 MB). Nothing else has to be installed there; `bin/pentatron` finds torch, and
+# and the same as pentatron-bundle.tar.xz (at most 60 MB). Nothing else has to be installed there; `bin/pentatron` finds torch, and
 # `scripts/gpu_check.sh --bundle FOLDER` tests and measures a GPU with it.
 #
 #   scripts/bundle.sh [--build FOLDER] [--out FOLDER]
@@ -34,9 +34,15 @@ for data in hf_tiny training_curves; do
 done
 cp "$ROOT/scripts/packaging/bundle_readme.md" "$folder/README.md"
 find "$folder" -name __pycache__ -prune -exec rm -r {} +
-tar -C "$OUT" --sort=name --owner=0 --group=0 --mtime=@0 -czf "$OUT/pentatron-bundle.tar.gz" pentatron
-megabytes=$(($(stat -c %s "$OUT/pentatron-bundle.tar.gz") / 1000000))
+tar -C "$OUT" --sort=name --owner=0 --group=0 --mtime=@0 -cf - pentatron |
+  python3 -c '
+import lzma, shutil, sys
+# The programs have most of their code in common, 50 MB apart.
+filters = [{"id": lzma.FILTER_LZMA2, "preset": 4, "dict_size": 192 << 20}]
+with lzma.open(sys.argv[1], "wb", filters=filters) as out:
+    shutil.copyfileobj(sys.stdin.buffer, out, 1 << 20)' "$OUT/pentatron-bundle.tar.xz"
+megabytes=$(($(stat -c %s "$OUT/pentatron-bundle.tar.xz") / 1000000))
 if [ "$megabytes" -gt 60 ]; then
   fail "the bundle has $megabytes MB, but at most 60 MB are allowed" "fewer architectures: CUDAARCHS=90 scripts/bundle.sh"
 fi
-say "$OUT/pentatron-bundle.tar.gz: $megabytes MB"
+say "$OUT/pentatron-bundle.tar.xz: $megabytes MB"

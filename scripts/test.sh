@@ -132,7 +132,7 @@ full_bundle() {
   setup_end
   "$ROOT/scripts/bundle.sh"
   "$ROOT/scripts/wheel.sh"
-  "$ROOT/tests/packaging/bare.sh" "$DEPS/bare" "$ROOT/build/bundle_out/pentatron-bundle.tar.gz" "$ROOT"/build/wheel/pentatron-*.whl
+  "$ROOT/tests/packaging/bare.sh" "$DEPS/bare" "$ROOT/build/bundle_out/pentatron-bundle.tar.xz" "$ROOT"/build/wheel/pentatron-*.whl
 }
 
 full_fuzz() {

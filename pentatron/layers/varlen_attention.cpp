@@ -6,6 +6,8 @@
 #include <map>
 #include <utility>
 
+#include "pentatron/nn/layer_graphs.h"
+
 namespace pentatron::layers::detail {
 
 namespace {
@@ -102,7 +104,10 @@ at::Tensor ends_on(const std::vector<int32_t>& ends, const at::Tensor& like) {
   constexpr size_t kKept = 8;
   thread_local std::vector<Kept> kept;
   for (const Kept& one : kept)
-    if (one.device == like.device() && one.ends == ends) return one.tensor;
+    if (one.device == like.device() && one.ends == ends) {
+      nn::keep_for_graph(one.tensor);
+      return one.tensor;
+    }
   if (kept.size() == kKept) kept.erase(kept.begin());
   kept.push_back({ends, like.device(), on_device(at::tensor(ends, at::kInt), like)});
   return kept.back().tensor;

@@ -231,12 +231,10 @@ class Efficient final : public VarlenKernel {
   }
   /// Of query rows in [documents x width].
   static at::Tensor places(const VarlenOperands& x, int64_t width) {
-    std::vector<int64_t> result;
-    const std::vector<int32_t>& ends = x.call->queries.ends;
-    for (size_t i = 0; i + 1 < ends.size(); ++i)
-      for (int64_t row = 0; row < ends[i + 1] - ends[i]; ++row)
-        result.push_back(static_cast<int64_t>(i) * width + row);
-    return at::tensor(result, at::kLong).to(x.q.device());
+    const at::Tensor rows = at::arange(x.call->queries.ends.back(), x.q_ends.options());
+    const at::Tensor document =
+        at::searchsorted(x.q_ends.slice(0, 1), rows, /*out_int32=*/false, /*right=*/true);
+    return rows - x.q_ends.index_select(0, document) + document * width;
   }
 };
 

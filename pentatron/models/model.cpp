@@ -73,7 +73,8 @@ void Model::assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t)>&
                          nn::ChunkOptions{.first_segment = stage.begin,
                                           .recompute = build_.recompute,
                                           .offload = build_.offload,
-                                          .offloaded = build_.offloaded});
+                                          .offloaded = build_.offloaded,
+                                          .graphs = build_.graphs});
   }
 }
 

@@ -28,6 +28,7 @@ struct ModelBuild {
   nn::Recomputation recompute = {};
   std::shared_ptr<nn::Offload> offload = nullptr; ///< of layers' activations
   int64_t offloaded = 0;                          ///< nn::ChunkOptions::offloaded
+  bool graphs = false;                            ///< nn::ChunkOptions::graphs
   /// Of each shared parameter that several pipeline ranks hold: which of them this rank is.
   std::map<std::string, nn::AxisPosition, std::less<>> shared = {};
   std::shared_ptr<const nn::AdapterPlan> adapters = {}; ///< of linear layers; null: none

@@ -212,6 +212,8 @@ struct ForwardContext {
   Parts recomputed;          ///< parts of layers that are made again in backward
   bool check_finite = false; ///< name the first layer with a NaN or infinity in `state`
 
+  std::vector<Param*>* uses = nullptr; ///< gets each parameter that use() announces; null: nobody
+
   const ExpertLoads* expert_loads = nullptr; ///< of the last step that changed the model
 
   /// Of a term that only training steps have.
@@ -237,7 +239,9 @@ struct ForwardContext {
   /// A parameter is about to be used by an operator whose backward will accumulate its gradient
   /// once.
   void use(Param* param) const {
-    if (param != nullptr && param->trainable && count_uses && differentiated) param->add_use();
+    if (param == nullptr || !param->trainable || !count_uses || !differentiated) return;
+    param->add_use();
+    if (uses != nullptr) uses->push_back(param);
   }
   bool differentiated = false; ///< a backward pass will follow (also in the first pass of a
                                ///< recomputation, where grad mode is off)

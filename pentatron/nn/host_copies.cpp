@@ -6,6 +6,9 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "pentatron/base/error.h"
+#include "pentatron/nn/layer_graphs.h"
+
 namespace pentatron::nn {
 
 static std::atomic<HostReadHook> hook = nullptr;
@@ -14,7 +17,15 @@ void set_host_read_hook(HostReadHook called) {
   hook.store(called);
 }
 
+/// What is copied once would stay in a graph for ever.
+static void refuse_in_graph() {
+  if (records_graph())
+    raise<ConfigError>("train.cuda_graphs=true does not support this model: a layer exchanges "
+                       "numbers with the host\n  try: train.cuda_graphs=false");
+}
+
 static void count(const std::source_location& where) {
+  refuse_in_graph();
   if (const HostReadHook called = hook.load(std::memory_order_relaxed)) called(where);
 }
 
@@ -47,6 +58,7 @@ at::Tensor rows_where(const at::Tensor& mask, const std::source_location& where)
 
 at::Tensor to_device(const at::Tensor& x, at::Device device) {
   if (device.is_cpu()) return x;
+  refuse_in_graph();
   return x.pin_memory().to(device, /*non_blocking=*/true);
 }
 

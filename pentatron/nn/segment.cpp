@@ -40,6 +40,7 @@ Chunk::Chunk(std::vector<ConnectedSegment> segments, size_t flows, ChunkOptions 
       reach_(segments_.size(), {.wanted = std::vector<bool>(flows, true)}), flows_(flows),
       options_(options) {
   make_groups();
+  make_graphed();
 }
 
 void Chunk::limit_backward(size_t segment, bool trains, std::vector<bool> wanted) {
@@ -50,6 +51,7 @@ void Chunk::limit_backward(size_t segment, bool trains, std::vector<bool> wanted
                });
   reach.wanted = std::move(wanted);
   make_groups();
+  make_graphed();
 }
 
 namespace {
@@ -111,8 +113,8 @@ void check_finite(const Segment& segment, const Segment::Output& output,
 }
 
 /// One call of the engine: from the gradients of what a segment gave to its leaves.
-void differentiate(Tape::Record& record, const Segment& segment, const Ports& ports,
-                   Flows& gradients) {
+void run_engine(Tape::Record& record, const Segment& segment, const Ports& ports,
+                Flows& gradients) {
   torch::autograd::edge_list roots;
   torch::autograd::variable_list values;
   for (size_t i = 0; i < ports.gives.size(); ++i) {
@@ -202,6 +204,11 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
     const auto& [segment, ports] = segments_[i];
     const int64_t number = options_.first_segment + static_cast<int64_t>(i);
     ctx.differentiated = tape != nullptr && reach_[i].runs;
+    if (tape != nullptr && graphed(i) && !ctx.check_finite) {
+      forward_graphed(flows, ctx, store, *tape);
+      i = graphed_->end - 1;
+      continue;
+    }
     const Group* const group = ctx.differentiated ? group_of(i) : nullptr;
     if (group != nullptr && group->begin == i)
       tape->records().push_back(start_of(*group, detached(group->takes, flows)));
@@ -273,14 +280,38 @@ void Chunk::run_again(const Group& group, ForwardContext& ctx, ParamStore& store
   }
 }
 
+void Chunk::differentiate(size_t i, Tape& tape, Flows& gradients, std::vector<bool>& added) const {
+  const auto& [segment, ports] = segments_[i];
+  PT_DCHECK(!tape.records().empty());
+  Tape::Record record = std::move(tape.records().back());
+  tape.records().pop_back();
+  run_engine(record, *segment, ports, gradients);
+  for (size_t k = 0; k < ports.takes.size(); ++k) {
+    const at::Tensor& input = record.inputs[k];
+    const at::Tensor own =
+        input.defined() && input.is_floating_point() ? input.grad() : at::Tensor();
+    if (!own.defined()) continue;
+    const auto flow = static_cast<size_t>(ports.takes[k]);
+    at::Tensor& sum = gradients[flow];
+    // Taken by several segments: summed from the last to the first, the same in every layout.
+    const bool lost = !added[flow] && planted("gradient_of_the_next_stage_is_replaced");
+    sum = sum.defined() && !lost ? sum + own : own;
+    added[flow] = true;
+  }
+}
+
 Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, Tape& tape) const {
   gradients.resize(flows_);
   ctx.count_uses = false; // what runs again from here on was counted by the first pass
   ctx.differentiated = true;
-  std::vector<bool> added(flows_); // of flows that several segments take
+  std::vector<bool> added(flows_);
   for (size_t i = segments_.size(); i-- > 0;) {
     if (!reach_[i].runs) continue;
-    const auto& [segment, ports] = segments_[i];
+    if (graphed(i) && !ctx.check_finite) {
+      backward_graphed(gradients, ctx, store, tape);
+      i = graphed_->begin;
+      continue;
+    }
     const int64_t number = options_.first_segment + static_cast<int64_t>(i);
     const Group* const group = group_of(i);
     if (group != nullptr && group->end == i + 1) {
@@ -288,25 +319,72 @@ Flows Chunk::backward(Flows gradients, ForwardContext& ctx, ParamStore& store, T
     } else {
       store.acquire(number, Pass::kBackward);
     }
-    PT_DCHECK(!tape.records().empty());
-    Tape::Record record = std::move(tape.records().back());
-    tape.records().pop_back();
-    differentiate(record, *segment, ports, gradients);
-    for (size_t k = 0; k < ports.takes.size(); ++k) {
-      const at::Tensor& input = record.inputs[k];
-      const at::Tensor own =
-          input.defined() && input.is_floating_point() ? input.grad() : at::Tensor();
-      if (!own.defined()) continue;
-      const auto flow = static_cast<size_t>(ports.takes[k]);
-      at::Tensor& sum = gradients[flow];
-      // Taken by several segments: summed from the last to the first, the same in every layout.
-      const bool lost = !added[flow] && planted("gradient_of_the_next_stage_is_replaced");
-      sum = sum.defined() && !lost ? sum + own : own;
-      added[flow] = true;
-    }
+    differentiate(i, tape, gradients, added);
     store.release(number, Pass::kBackward);
   }
   return gradients;
+}
+
+/// The layers of one flow that stand side by side and have backward passes.
+void Chunk::make_graphed() {
+  graphed_ = nullptr;
+  if (!options_.graphs) return;
+  const auto fits = [&](size_t i, int flow) {
+    const Ports& ports = segments_[i].ports;
+    return segments_[i].segment->recomputable() && reach_[i].runs &&
+           ports.takes == std::vector<int>{flow} && ports.gives == ports.takes;
+  };
+  for (size_t begin = 0; begin < segments_.size(); ++begin) {
+    if (!segments_[begin].segment->recomputable() || segments_[begin].ports.takes.empty()) continue;
+    const int flow = segments_[begin].ports.takes.front();
+    size_t end = begin;
+    while (end < segments_.size() && fits(end, flow)) ++end;
+    if (end == begin) continue;
+    graphed_ = std::make_unique<GraphedLayers>(
+        GraphedLayers{begin, end, static_cast<size_t>(flow),
+                      std::make_unique<LayerGraphs>(segments_[begin].ports.stream)});
+    return;
+  }
+}
+
+void Chunk::forward_graphed(Flows& flows, ForwardContext& ctx, ParamStore& store,
+                            Tape& tape) const {
+  const auto [begin, end, flow] = std::tuple(graphed_->begin, graphed_->end, graphed_->flow);
+  const auto first = options_.first_segment;
+  for (size_t i = begin; i < end; ++i)
+    store.acquire(first + static_cast<int64_t>(i), Pass::kForward);
+  flows[flow] =
+      graphed_->graphs->forward(flows[flow], ctx, tape, [&](const at::Tensor& from, Tape& to) {
+        Flows inside(flows_);
+        inside[flow] = from;
+        for (size_t i = begin; i < end; ++i) {
+          const Ports& ports = segments_[i].ports;
+          std::vector<at::Tensor> taken = detached(ports.takes, inside);
+          inside[flow] = at::Tensor();
+          give(ports, run_recorded(i, std::move(taken), ctx, to, nullptr), inside);
+        }
+        return inside[flow];
+      });
+  for (size_t i = begin; i < end; ++i)
+    store.release(first + static_cast<int64_t>(i), Pass::kForward);
+}
+
+void Chunk::backward_graphed(Flows& gradients, ForwardContext&, ParamStore& store,
+                             Tape& tape) const {
+  const auto [begin, end, flow] = std::tuple(graphed_->begin, graphed_->end, graphed_->flow);
+  const auto first = options_.first_segment;
+  for (size_t i = end; i-- > begin;)
+    store.acquire(first + static_cast<int64_t>(i), Pass::kBackward);
+  gradients[flow] =
+      graphed_->graphs->backward(gradients[flow], tape, [&](const at::Tensor& from, Tape& records) {
+        Flows inside(flows_);
+        inside[flow] = from;
+        std::vector<bool> added(flows_);
+        for (size_t i = end; i-- > begin;) differentiate(i, records, inside, added);
+        return inside[flow];
+      });
+  for (size_t i = end; i-- > begin;)
+    store.release(first + static_cast<int64_t>(i), Pass::kBackward);
 }
 
 } // namespace pentatron::nn

@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/nn/flow.h"
+#include "pentatron/nn/layer_graphs.h"
 #include "pentatron/nn/offload.h"
 #include "pentatron/nn/param_store.h"
 #include "pentatron/nn/saved.h"
@@ -61,7 +62,8 @@ struct ChunkOptions {
   Recomputation recompute = {};               ///< layers are the recomputable segments
   std::shared_ptr<Offload> offload = nullptr; ///< what layers keep goes there; null: it stays
   int64_t offloaded =
-      0; ///< layers, from the first; 0: all but the last, which backward needs first
+      0;               ///< layers, from the first; 0: all but the last, which backward needs first
+  bool graphs = false; ///< layers run as CUDA graphs (layer_graphs.h)
 };
 
 struct ConnectedSegment {
@@ -108,6 +110,22 @@ class Chunk {
   std::shared_ptr<Offload> offload_of(size_t i) const;
   /// The group that segment i is in; null: what it keeps stays.
   const Group* group_of(size_t i) const;
+  /// The layers that run as graphs: segments that take one flow and give it.
+  struct GraphedLayers {
+    size_t begin = 0, end = 0;
+    size_t flow = 0;
+    std::unique_ptr<LayerGraphs> graphs;
+  };
+  void make_graphed();
+  bool graphed(size_t i) const {
+    return graphed_ != nullptr && graphed_->begin <= i && i < graphed_->end;
+  }
+  void forward_graphed(Flows& flows, ForwardContext& ctx, ParamStore& store, Tape& tape) const;
+  void backward_graphed(Flows& gradients, ForwardContext& ctx, ParamStore& store, Tape& tape) const;
+  /// Takes the record of segment i from the tape and calls the engine. `added`: of flows that
+  /// several segments take.
+  void differentiate(size_t i, Tape& tape, Flows& gradients, std::vector<bool>& added) const;
+
   /// The records of a group's segments, made again.
   void run_again(const Group& group, ForwardContext& ctx, ParamStore& store, Tape& tape) const;
 
@@ -120,6 +138,7 @@ class Chunk {
   std::vector<ConnectedSegment> segments_;
   std::vector<Reach> reach_; ///< of backward, by segment
   std::vector<Group> groups_;
+  std::unique_ptr<GraphedLayers> graphed_;
   size_t flows_;
   ChunkOptions options_;
 };

@@ -18,6 +18,7 @@
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/families.h"
+#include "pentatron/trainer/graphs.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/offload.h"
@@ -402,6 +403,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   check_freeze(train, model, violations);
   check_adapters(*this, violations);
   check_qk_clip(*this, violations);
+  check_graphs(*this, violations);
   check_precision(*this, violations);
   check_param_groups(optimizer.param_groups, model, violations);
   const optim::TrainLength length = train_length(train);

@@ -100,6 +100,7 @@ struct TrainConfig {
   int64_t exit_interval = 0;
   double exit_duration_in_mins = 0;
   int64_t num_threads = 0;
+  bool cuda_graphs = false;
   bool check_memory = true;
 
   static constexpr auto fields() {
@@ -187,6 +188,9 @@ struct TrainConfig {
         field("num_threads", &C::num_threads,
               "number of CPU threads per rank; 0: OMP_NUM_THREADS, or an equal share of the cores")
             .range(0, 4096),
+        field("cuda_graphs", &C::cuda_graphs,
+              "launch the layers of a dense decoder as CUDA graphs, which saves time where kernels "
+              "are shorter than their launches; for device=cuda without model parallelism"),
         field("check_memory", &C::check_memory,
               "refuse to start a run if its estimated memory exceeds the free memory of the "
               "machine by "

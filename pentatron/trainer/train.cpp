@@ -161,6 +161,7 @@ void Trainer::State::build_model() {
                  .recompute = recomputation(config.train),
                  .offload = activation_offload(config.offload, device),
                  .offloaded = config.offload.num_layers,
+                 .graphs = config.train.cuda_graphs,
                  .adapters = plan_adapters(config)},
        .device = device,
        .max_sequence = *std::ranges::max_element(lengths),

@@ -52,9 +52,10 @@ def operator_table(operators):
 
 def page(report):
     parts = report["parts"]
-    start, speed = (parts.get(name, {}).get("figures", {}) for name in ("start", "speed"))
-    gpus = ", ".join(start.get("gpus", [])) or "no GPU"
-    lines = [f"# Check of pentatron on {gpus}", "", f"device={report['device']}, torch {start.get('torch', '?')}, {start.get('libc', '')}", "",
+    speed = parts.get("speed", {}).get("figures", {})
+    machine = next((part["machine"] for part in parts.values() if "machine" in part), {"gpus": [], "torch": "?", "libc": ""})
+    gpus = ", ".join(machine["gpus"]) or "no GPU"
+    lines = [f"# Check of pentatron on {gpus}", "", f"device={report['device']}, torch {machine['torch']}, {machine['libc']}", "",
              "| part | passed | failed | left out | time | end |", "|---|---|---|---|---|---|"]
     lines += [part_row(name, part) for name, part in parts.items()]
     found = failures(parts)

@@ -2,11 +2,23 @@
 import glob
 import json
 import os
+import platform
 import subprocess
 import sys
+import threading
 import time
 
 import torch
+
+
+def machine():
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = {"torch": torch.__version__, "python": platform.python_version(), "libc": " ".join(platform.libc_ver()),
+             "gpus": [torch.cuda.get_device_name(i) for i in range(gpus)]}
+    if gpus > 0:
+        properties = torch.cuda.get_device_properties(0)
+        found.update(compute_capability=f"{properties.major}.{properties.minor}", gpu_memory_gib=round(properties.total_memory / 2**30, 1))
+    return found
 
 
 class Part:
@@ -20,12 +32,14 @@ class Part:
         self.scratch = os.path.dirname(self.path)
         self.program = os.path.join(self.bundle, "bin", "pentatron")
         self.data = os.path.join(self.bundle, "check", "data")
-        self.results = {"checks": [], "figures": {}}
+        self.results = {"machine": machine(), "checks": [], "figures": {}}
+        self.lock = threading.Lock()
 
     def write(self):
-        with open(self.path + ".partial", "w", encoding="utf-8") as file:
-            json.dump(self.results, file, indent=1)
-        os.replace(self.path + ".partial", self.path)
+        with self.lock:
+            with open(self.path + ".partial", "w", encoding="utf-8") as file:
+                json.dump(self.results, file, indent=1)
+            os.replace(self.path + ".partial", self.path)
 
     def check(self, name, ok, **details):
         """Records whether something holds; `details` are figures or texts."""
@@ -46,11 +60,12 @@ class Part:
                    os.path.join(self.bundle, "lib")]
         return dict(os.environ, TORCH_ROOT=root, LD_LIBRARY_PATH=":".join(folders), OMP_WAIT_POLICY="PASSIVE")
 
-    def run(self, command, timeout=120):
-        """Standard output of a command; raises RuntimeError with the end of its output if it fails, or lasts beyond the part."""
+    def run(self, command, timeout=120, **variables):
+        """Standard output of a command, in an environment with `variables`; raises RuntimeError with the end of its output if it fails,
+        or lasts beyond the part."""
         timeout = max(2, min(timeout, self.hard_end - time.monotonic()))
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=self.environment(),
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env={**self.environment(), **variables},
                                   check=False, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired as error:
             raise RuntimeError(f"no end after {timeout:.0f} s") from error

@@ -1,4 +1,16 @@
-"""Do several ranks train what one trains? Over NCCL where each has a GPU; else they share a GPU and exchange through the host's memory."""
+"""Do several ranks train what one trains? Over NCCL, and if they share a GPU also through the host's memory.
+
+NCCL refuses two ranks of one machine on one GPU. Where there are too few GPUs, each rank is therefore told that it is a machine of its
+own (NCCL_HOSTID), and NCCL sends through sockets of the loopback interface: slow, but every call is real.
+"""
+import concurrent.futures
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+
 import torch
 
 from part import Part, relative
@@ -30,7 +42,11 @@ LAYOUTS = {  # name: ranks, the model's keys, the layout's
     "tensor, pipeline": (4, [], [TP, SP, PP]),
     "experts, tensor, pipeline dualpipe_v": (4, EXPERTS, [EP, TP, SP, PP, "parallel.pipeline_schedule=dualpipe_v",
                                                           "parallel.expert_tensor_parallel_size=1"]),
+    "experts, passes that take turns": (4, EXPERTS, [EP, PP, "parallel.pipeline_schedule=dualpipe_v", "comm_overlap.moe_expert_parallel=true"]),
 }
+# Those that run over NCCL if ranks share a GPU.
+OVER_NCCL = ("data", "data, ZeRO 3", "tensor and sequence, overlapped", "pipeline 1f1b", "pipeline zb_v", "context", "context by heads", "experts",
+             "Muon, ZeRO 2", "tensor, pipeline", "experts, tensor, pipeline dualpipe_v")
 BOUND = 1e-8
 
 
@@ -38,24 +54,112 @@ def losses(steps):
     return [step["loss"] for step in steps if "loss" in step]
 
 
+class Machines:
+    """A run whose ranks believe that each is a machine of its own, on GPU 0 of this one."""
+
+    def __init__(self, part, name, ranks, keys):
+        self.part = part
+        self.out = os.path.join(part.scratch, name)
+        os.makedirs(self.out, exist_ok=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        shared = {"WORLD_SIZE": ranks, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                  "PENTATRON_JOB_SECRET": os.urandom(16).hex(), "NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket", "NCCL_MNNVL_ENABLE": 0}
+        self.processes = []
+        for rank in range(ranks):
+            environment = dict(part.environment(), **{name: str(value) for name, value in shared.items()}, RANK=str(rank),
+                               NCCL_HOSTID=f"machine{rank}")
+            with open(self.output_of(rank), "w", encoding="utf-8") as output:
+                self.processes.append(subprocess.Popen(
+                    [part.program, "train", f"device={part.device}", f"logger.dir={self.out}/run", "logger.tensorboard=false", "logger.plot=false",
+                     "logger.log_interval=1", *keys], env=environment, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL))
+
+    def output_of(self, rank):
+        return os.path.join(self.out, f"rank{rank}.txt")
+
+    def text_of(self, rank):
+        with open(self.output_of(rank), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def steps(self):
+        path = os.path.join(self.out, "run", "metrics.jsonl")
+        if not os.path.exists(path):
+            return []
+        with open(path, encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+
+    def wait(self, timeout):
+        """Raises RuntimeError, with what a rank wrote, if one fails or does not end."""
+        end = time.monotonic() + max(2, min(timeout, self.part.hard_end - time.monotonic()))
+        try:
+            for rank, process in enumerate(self.processes):
+                status = process.wait(max(0.1, end - time.monotonic()))
+                if status != 0:
+                    raise RuntimeError(f"rank {rank} ended with status {status}: {self.text_of(rank)[-900:]}")
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"no end after {timeout} s: {self.text_of(0)[-600:]}") from error
+        finally:
+            self.stop()
+        return self.steps()
+
+    def stop(self):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def told_of_a_death(part):
+    """A rank is killed between two steps: the other one must end, with an error that names it."""
+    run = Machines(part, "death", 2, [*(key for key in TRAIN if "train_iters" not in key), "train.train_iters=100000"])
+    try:
+        end = time.monotonic() + 40
+        while len(losses(run.steps())) < 3:
+            if run.processes[0].poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"no three steps: {run.text_of(0)[-900:]}")
+            time.sleep(0.1)
+        run.processes[1].send_signal(signal.SIGKILL)
+        start = time.monotonic()
+        try:
+            status = run.processes[0].wait(30)
+        except subprocess.TimeoutExpired:
+            return False, {"error": "the other rank did not end in 30 s"}
+        said = [line for line in run.text_of(0).splitlines() if line.startswith("error: ")]
+        return status != 0 and bool(said) and "rank 1" in said[-1], {"seconds": time.monotonic() - start, "said": said[-1:]}
+    finally:
+        run.stop()
+
+
 def main():
     part = Part()
     gpus = torch.cuda.device_count() if part.device == "cuda" else 0
-    if part.device == "cuda" and gpus < 2:
-        part.skip("two ranks over NCCL", "NCCL needs a GPU for each rank, and this machine has one")
     right = {}
-
-    def compare(name, ranks, model, layout):
+    for _, model, _ in LAYOUTS.values():
         if tuple(model) not in right:
             right[tuple(model)] = losses(part.train(f"one_{len(right)}", *TRAIN, *model, timeout=60))
-        folder = name.replace(" ", "_").replace(",", "")
-        got = losses(part.train(folder, *TRAIN, *model, *layout, *(["dist.gpu_messages=host"] if 0 < gpus < ranks else []),
-                                ranks=["--ranks", str(ranks), "--backend", "sockets"], timeout=60))
+
+    def compare(name, over_nccl):
+        ranks, model, layout = LAYOUTS[name]
+        folder = name.replace(" ", "_").replace(",", "") + ("_nccl" if over_nccl else "")
+        if over_nccl:
+            got = losses(Machines(part, folder, ranks, [*TRAIN, *model, *layout]).wait(90))
+        else:
+            shared = ["dist.gpu_messages=host"] if 0 < gpus < ranks else []
+            got = losses(part.train(folder, *TRAIN, *model, *layout, *shared, ranks=["--ranks", str(ranks), "--backend", "sockets"], timeout=60))
         worst = max(relative(a, b) for a, b in zip(got, right[tuple(model)], strict=True))
         return worst <= BOUND, {"loss": worst, "bound": BOUND}
 
-    for name, (ranks, model, layout) in LAYOUTS.items():
-        part.attempt(name, lambda name=name, ranks=ranks, model=model, layout=layout: compare(name, ranks, model, layout))
+    runs = [(name, False) for name in LAYOUTS]
+    if gpus > 0:
+        runs = [(name, True) for name in OVER_NCCL if gpus < LAYOUTS[name][0]] + runs
+    # Ranks wait more than they compute.
+    with concurrent.futures.ThreadPoolExecutor(3 if gpus > 0 else 1) as pool:
+        for job in [pool.submit(part.attempt, name + (", over NCCL on one GPU" if nccl else ""), lambda name=name, nccl=nccl: compare(name, nccl))
+                    for name, nccl in runs]:
+            job.result()
+    if gpus > 0:
+        part.attempt("a rank that dies, over NCCL", lambda: told_of_a_death(part))
 
 
 main()

@@ -55,8 +55,9 @@ def operators(part):
     part.check("rates of operators", bool(rates["operators"]) and rates["gpu"] == (part.device == "cuda"))
 
 
-def own_steps(part, name, dtype, steps, turn, more):
-    lines = part.train(f"speed_{name}_{dtype}_{turn}_{len(more)}", *keys(name), f"dtype={dtype}", f"train.train_iters={WARMUP + steps}", *more,
+def own_steps(part, name, dtype, steps, turn, label, more):
+    folder = "".join(c if c.isalnum() else "_" for c in f"speed_{name}_{dtype}_{turn}_{label}")
+    lines = part.train(folder, *keys(name), f"dtype={dtype}", f"train.train_iters={WARMUP + steps}", *more,
                        timeout=100)
     lines = [line for line in lines if "step_time_s" in line][WARMUP:]
     return {"step_times_s": [line["step_time_s"] for line in lines], "memory_bytes": max(line["memory_bytes"] for line in lines),
@@ -69,19 +70,31 @@ def peer_steps(part, name, dtype, steps, more):
                                100).splitlines()[-1])
 
 
-def compare(part, name, dtype, steps, rounds):
-    own = {"pentatron": []}
-    peers = {"PyTorch, eager": ["eager"], "PyTorch, compiled": ["compiled"]}
+def runs_of(part, name, dtype, steps):
+    """Labels and runs, those that tell most first: own(turn) and peer(turn)."""
+    def own(label, *more):
+        return label, lambda turn: own_steps(part, name, dtype, steps, turn, label, more)
+
+    def peer(label, *more):
+        return label, lambda turn: peer_steps(part, name, dtype, steps, more)
+
+    runs = [own("pentatron"), peer("PyTorch, compiled", "compiled"), peer("PyTorch, eager", "eager")]
     if part.device == "cuda" and dtype == "bf16":  # PyTorch's runs are not deterministic
-        own["pentatron, deterministic=false"] = ["deterministic=false"]
-        peers["PyTorch, compiled, cuDNN's attention"] = ["compiled", "cudnn"]
+        free = "deterministic=false"
+        runs.insert(1, own("pentatron, " + free, free))
+        runs.insert(3, own("pentatron, FP8, " + free, free, "mixed_precision.fp8=hybrid"))
+        runs.insert(4, own("pentatron, FP8 in blocks, " + free, free, "mixed_precision.fp8=e4m3", "mixed_precision.fp8_recipe=blockwise"))
+        runs.append(peer("PyTorch, compiled, cuDNN's attention", "compiled", "cudnn"))
     if importlib.util.find_spec("transformers") is not None:
-        peers["transformers, compiled"] = ["compiled", "transformers"]
+        runs.append(peer("transformers, compiled", "compiled", "transformers"))
+    return runs
+
+
+def compare(part, name, dtype, steps, rounds):
     rows = part.results["figures"].setdefault("steps", {}).setdefault(f"{name}, {dtype}", {})
     tokens = SHAPES[name]["batch"] * SHAPES[name]["sequence"]
     for turn in range(rounds):
-        for label, run in [*((label, lambda more=more: own_steps(part, name, dtype, steps, turn, more)) for label, more in own.items()),
-                           *((label, lambda more=more: peer_steps(part, name, dtype, steps, more)) for label, more in peers.items())]:
+        for label, run in runs_of(part, name, dtype, steps):
             row = rows.setdefault(label, {"step_times_s": []})
             if "error" in row:
                 continue
@@ -89,7 +102,7 @@ def compare(part, name, dtype, steps, rounds):
                 part.skip(f"{name}, {dtype}, {label}", "no time was left")
                 continue
             try:
-                got = run()
+                got = run(turn)
             except (RuntimeError, ValueError, IndexError) as error:
                 row["error"] = str(error)[-600:]
                 part.write()

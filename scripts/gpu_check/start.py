@@ -1,23 +1,11 @@
-"""Do the programs start, on which machine, and does a step of training end?"""
+"""Do the programs start, and does a step of training end?"""
 import os
-import platform
-
-import torch
 
 from part import Part
 
 
 def main():
     part = Part()
-    gpu = torch.cuda.is_available()
-    part.figure("torch", torch.__version__)
-    part.figure("python", platform.python_version())
-    part.figure("libc", " ".join(platform.libc_ver()))
-    part.figure("gpus", [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if gpu else [])
-    if gpu:
-        properties = torch.cuda.get_device_properties(0)
-        part.figure("compute_capability", f"{properties.major}.{properties.minor}")
-        part.figure("gpu_memory_gib", round(properties.total_memory / 2**30, 1))
     part.attempt("the program prints its version", lambda: (True, {"version": part.run([part.program, "--version"]).strip()}))
     part.attempt("the program that loads torch starts", lambda: (bool(part.run([part.program, "config", "presets"])), {}))
 

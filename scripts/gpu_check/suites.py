@@ -1,4 +1,5 @@
 """Test programs of the bundle, one group of tests in a process of its own."""
+import concurrent.futures
 import json
 import os
 
@@ -18,13 +19,14 @@ def results_of(report):
     return passed, failed, skipped
 
 
-def run_tests(part, program, pattern, timeout):
-    file = os.path.join(part.scratch, "gtest.json")
+def run_tests(part, program, pattern, timeout, shard=0, shards=1):
+    file = os.path.join(part.scratch, f"gtest{shard}.json")
     if os.path.exists(file):
         os.remove(file)
     problem = ""
     try:
-        part.run([program, f"--gtest_filter={pattern}", f"--gtest_output=json:{file}", "--gtest_brief=1"], timeout)
+        part.run([program, f"--gtest_filter={pattern}", f"--gtest_output=json:{file}", "--gtest_brief=1"], timeout,
+                 GTEST_TOTAL_SHARDS=str(shards), GTEST_SHARD_INDEX=str(shard))
     except RuntimeError as error:
         problem = str(error)
     if not os.path.exists(file):
@@ -36,10 +38,14 @@ def run_tests(part, program, pattern, timeout):
     return not failed, {"passed": len(passed), "failed": failed, "skipped_tests": len(skipped)}
 
 
-def run_on_gpu(part, program, suite, timeout):
-    """A suite that only a GPU runs."""
+def run_on_gpu(part, program, suite, timeout, shards=1):
+    """A suite that only a GPU runs, in `shards` processes at once."""
     path = os.path.join(part.bundle, "tests", program)
     if part.device != "cuda" or not os.path.exists(path):
         part.skip(suite, "only on a GPU" if part.device != "cuda" else f"{program} is not in this bundle")
-    else:
-        part.attempt(suite, lambda: run_tests(part, path, f"*{suite}*", timeout))
+        return
+    with concurrent.futures.ThreadPoolExecutor(shards) as pool:
+        jobs = [pool.submit(part.attempt, suite + (f", {shard + 1} of {shards}" if shards > 1 else ""),
+                            lambda shard=shard: run_tests(part, path, f"*{suite}*", timeout, shard, shards)) for shard in range(shards)]
+        for job in jobs:
+            job.result()

@@ -311,7 +311,8 @@ TEST(ActivationSimd, TreatsNaNAndInfinityAsTheReference) {
         Array fast_y(dtype, n), fast_dx(dtype, n);
         run(entry.name, fast_y, fast_dx);
         const std::string what = fmt::format("{} {} {}", entry.name, name(kind), name(dtype));
-        expect_close(fast_y, y, epsilon(dtype), 1e-35, what);
+        // Of gelu_tanh(-3) three digits cancel, so the last bits are those of a library's tanh.
+        expect_close(fast_y, y, 4 * epsilon(dtype), 1e-35, what);
         expect_close(fast_dx, dx, epsilon(dtype), 1e-6, what);
       }
     }

@@ -74,7 +74,6 @@ TEST(Fp8Blocks, EveryEntryGivesTheSameBits) {
     for (const Case& one : kCases)
       for (const QuantRecipe recipe : kBlocks)
         for (const bool finite : {true, false}) {
-          if (one.rows == 0 && one.transposed) continue; // no codes
           const Array x = blocks_of(dtype, one.rows, one.cols, finite, one.rows % 2 == 1);
           const Encoded expected = encode(one, recipe, x, reference_of(fp8_blocks_entries()));
           for (const auto& entry : fast_entries(fp8_blocks_entries(), {})) {

@@ -98,16 +98,18 @@ TEST(Fp8Codes, AreThoseOfTheRecipe) {
               .x = x.data(),
               .codes = plain.data(),
               .tensor_scale = &plain_scale});
-    raise_amax({DType::kFloat32, rows * cols, x.data(), &amax});
-    fp8_codes({.recipe = recipe,
-               .rows = rows,
-               .cols = cols,
-               .transposed = true,
-               .stride = stride,
-               .x = x.data(),
-               .amax = &amax,
-               .codes = codes.data(),
-               .scale = &scale});
+    reference_of(raise_amax_entries()).run({DType::kFloat32, rows * cols, x.data(), &amax}, {});
+    reference_of(fp8_codes_entries())
+        .run({.recipe = recipe,
+              .rows = rows,
+              .cols = cols,
+              .transposed = true,
+              .stride = stride,
+              .x = x.data(),
+              .amax = &amax,
+              .codes = codes.data(),
+              .scale = &scale},
+             {});
     EXPECT_EQ(scale, plain_scale);
     for (int64_t c = 0; c < cols; ++c)
       for (int64_t r = 0; r < stride; ++r)

@@ -2,7 +2,7 @@
 # Proves the bundle and the wheel in a Debian 12 that has Python and torch alone. Needs root, debootstrap and a network to make that
 # root; what is proved runs without network.
 #
-#   tests/packaging/bare.sh FOLDER BUNDLE.tar.gz PENTATRON.whl
+#   tests/packaging/bare.sh FOLDER BUNDLE.tar.xz PENTATRON.whl
 #
 # FOLDER/root is made on the first call and reused, with a torch of 4 GB; delete it for a fresh start.
 set -euo pipefail
@@ -48,8 +48,8 @@ in_root off '! command -v gcc g++ cc nvcc; ! ldconfig -p | grep -E "yaml-cpp|lib
 
 say "the bundle, unpacked by Python"
 rm -rf "$ROOT_FS/opt/bundle" "$ROOT_FS/opt/elsewhere" "$ROOT_FS/root/"*
-cp "$BUNDLE" "$ROOT_FS/root/bundle.tar.gz"
-in_root off 'mkdir /opt/bundle; python3 -c "import tarfile; tarfile.open(\"bundle.tar.gz\").extractall(\"/opt/bundle\")"'
+cp "$BUNDLE" "$ROOT_FS/root/bundle.tar.xz"
+in_root off 'mkdir /opt/bundle; python3 -c "import tarfile; tarfile.open(\"bundle.tar.xz\").extractall(\"/opt/bundle\")"'
 TINY="model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 train.seq_length=32 train.global_batch_size=2 \
 train.micro_batch_size=1 train.train_iters=5 logger.tensorboard=false"
 in_root off "export VIRTUAL_ENV=/opt/venv

@@ -13,7 +13,8 @@ import check  # noqa: E402
 import page  # noqa: E402
 
 PARTS = {
-    "start": "json.dump({'checks': [{'name': 'a', 'ok': True}], 'figures': {'gpus': ['Some GPU'], 'torch': '2.11.0'}}, open(sys.argv[3], 'w'))",
+    "start": "json.dump({'machine': {'gpus': ['Some GPU'], 'torch': '2.11.0', 'libc': 'glibc 2.36'}, 'checks': [{'name': 'a', 'ok': True}], 'figures': {}}, "
+             "open(sys.argv[3], 'w'))",
     "kernels": "json.dump({'checks': [{'name': 'Norm', 'ok': False, 'error': 'wrong by 2'}], 'figures': {}}, open(sys.argv[3], 'w'))",
     "parity": "sys.exit('no such file')",
     "curves": "time.sleep(60)",

@@ -54,6 +54,61 @@ TEST_P(CudaTraining, LearnsInBf16AndRepeatsItsBits) {
 INSTANTIATE_TEST_SUITE_P(Works, CudaTraining, testing::ValuesIn(cuda_works()),
                          [](const auto& info) { return info.param; });
 
+/// Products in FP8. Their sums differ from the CPU's in the last bits, after which some numbers are
+/// rounded to another code, so only the course is compared; without mistakes the first step has no
+/// other codes.
+class CudaTrainingInFp8 : public testing::TestWithParam<std::string> {};
+
+TEST_P(CudaTrainingInFp8, FollowsTheCpuAndRepeatsItsBits) {
+  if (no_gpu()) GTEST_SKIP() << "no GPU";
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    // Sizes of weights are multiples of 16.
+    const bool experts = GetParam().find("moe") != std::string::npos;
+    const std::string keys = (experts ? " model.moe_ffn_hidden_size=32 dtype=" : " dtype=") + dtype,
+                      on_gpu = "device=cuda" + keys;
+    const test::Trained gpu = test::train_layout(GetParam(), 1, on_gpu),
+                        again = test::train_layout(GetParam(), 1, on_gpu);
+    EXPECT_EQ(gpu.losses, again.losses);
+    const test::Trained& cpu = test::one_rank(GetParam(), keys);
+    ASSERT_EQ(gpu.losses.size(), cpu.losses.size());
+    for (size_t i = 0; i < gpu.losses.size(); ++i)
+      EXPECT_NEAR(gpu.losses[i], cpu.losses[i],
+                  (i == 0 && dtype == "fp32" ? 1e-3 : 0.03) * cpu.losses[i])
+          << dtype << " step " << i + 1;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Works, CudaTrainingInFp8,
+                         testing::Values("fp8_blocks", "fp8_delayed", "fp8_delayed_moe"),
+                         [](const auto& info) { return info.param; });
+
+/// The same steps with the layers as CUDA graphs, of several microbatches a step, with evaluations
+/// between them.
+class CudaTrainingInGraphs : public testing::TestWithParam<std::string> {};
+
+TEST_P(CudaTrainingInGraphs, IsTheSameTraining) {
+  if (no_gpu()) GTEST_SKIP() << "no GPU";
+  const std::string keys = " device=cuda dataset.reset_attention_mask=false model.hidden_dropout=0 "
+                           "model.attention_dropout=0 train.eval_interval=5 " +
+                           GetParam();
+  const test::Trained plain = test::train_layout("gpt2", 1, keys),
+                      graphs = test::train_layout("gpt2", 1, keys + " train.cuda_graphs=true"),
+                      again = test::train_layout("gpt2", 1, keys + " train.cuda_graphs=true");
+  EXPECT_EQ(graphs.losses, again.losses);
+  const bool narrow = GetParam().find("bf16") != std::string::npos;
+  // The graph adds the first microbatch's gradients to zeros.
+  expect_same_training(graphs, plain,
+                       narrow ? test::Bounds{2e-3, 1e-2, 1e-3} : test::Bounds{2e-5, 2e-5, 2e-5});
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaTrainingInGraphs,
+                         testing::Values("dtype=fp64", "dtype=fp32", "dtype=bf16",
+                                         "dtype=bf16 ddp.zero_stage=1 model.activation_func=swiglu "
+                                         "model.position_embedding_type=rope "
+                                         "model.normalization=rmsnorm",
+                                         "dtype=bf16 mixed_precision.fp8=hybrid"),
+                         [](const auto& info) { return std::to_string(info.index); });
+
 std::vector<std::string> keys_with_effect() {
   std::vector<std::string> names;
   for (const auto& [key, effect] : kEffects) names.push_back(key);

@@ -481,6 +481,7 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"logger.sample_interval", {"texts beside the same numbers: SampleRun"}},
     {"logger.sample_tokens", {"texts beside the same numbers: SampleRun"}},
     {"logger.sample_temperature", {"texts beside the same numbers: SampleRun"}},
+    {"train.cuda_graphs", {"needs a GPU: CudaTrainingInGraphs"}},
     {"train.check_memory", {"needs a machine that is too small: MemoryPlans, Limits of cli_test"}},
     {"train.num_threads", {"set by the program: Runtime.SetsThreads below"}},
     {"checkpoint.async_save", {"the same bytes: AsyncSave"}},

@@ -222,24 +222,6 @@ template <class A> __device__ A block_sum(A value) {
   return total;
 }
 
-/// Two such sums at once.
-template <class A> __device__ void block_sums(A& one, A& other) {
-  __shared__ A warps[2][32];
-  one = warp_sum(one);
-  other = warp_sum(other);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) {
-    warps[0][threadIdx.x / 32] = one;
-    warps[1][threadIdx.x / 32] = other;
-  }
-  __syncthreads();
-  one = other = 0;
-  for (unsigned w = 0; w < blockDim.x / 32; ++w) {
-    one += warps[0][w];
-    other += warps[1][w];
-  }
-}
-
 /// Calls f(T{}) with the device type of `dtype`.
 template <class F> void visit_dtype(DType dtype, F&& f) {
   switch (dtype) {

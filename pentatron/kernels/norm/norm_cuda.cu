@@ -213,6 +213,23 @@ template <class T> __global__ __launch_bounds__(1024) void backward_input_long(N
 
 constexpr unsigned kWeightThreads = 256;
 
+/// Sums over the block of `other` and, with `both`, of `one`, with one barrier: calls take turns
+/// with two `warps`, so nobody still reads what a call writes.
+template <bool both, class A> __device__ void sum_in_turn(A& one, A& other, A (&warps)[2][32]) {
+  if constexpr (both) one = warp_sum(one);
+  other = warp_sum(other);
+  if (threadIdx.x % 32 == 0) {
+    if constexpr (both) warps[0][threadIdx.x / 32] = one;
+    warps[1][threadIdx.x / 32] = other;
+  }
+  __syncthreads();
+  one = other = 0;
+  for (unsigned w = 0; w < blockDim.x / 32; ++w) {
+    if constexpr (both) one += warps[0][w];
+    other += warps[1][w];
+  }
+}
+
 /// V elements of x and dy for each of a thread's K packs, as they lie in memory.
 template <class T, int V, int K> struct RawRow { T x[K][V], dy[K][V]; };
 
@@ -225,6 +242,7 @@ __global__ __launch_bounds__(kWeightThreads) void backward_rows(NormBackward a, 
   using A = acc_t<T>;
   const int64_t n = a.cols, begin = blockIdx.x * chunk_rows;
   const int64_t end = begin + chunk_rows < a.rows ? begin + chunk_rows : a.rows;
+  __shared__ A warps[2][2][32];
   A weight[K][V] = {}, bias[layer_norm ? K : 1][V] = {};
   RawRow<T, V, K> next;
   const auto read = [&](int64_t r) {
@@ -259,10 +277,7 @@ __global__ __launch_bounds__(kWeightThreads) void backward_rows(NormBackward a, 
         }
       }
     });
-    if constexpr (layer_norm)
-      block_sums(g_sum, g_xhat_sum);
-    else
-      g_xhat_sum = block_sum(g_xhat_sum);
+    sum_in_turn<layer_norm>(g_sum, g_xhat_sum, warps[r % 2]);
     const A g_mean = g_sum / static_cast<A>(n), g_xhat_mean = g_xhat_sum / static_cast<A>(n);
     each_pack<K, V>(n, [&](int p, int64_t i) {
       A w[V], d[V] = {};

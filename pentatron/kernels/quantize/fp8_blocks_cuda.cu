@@ -218,6 +218,7 @@ template <class T> void run_type(const Fp8Blocks& a, const Context& context) {
 } // namespace
 
 void Fp8BlocksCuda::run(const Fp8Blocks& a, const Context& context) {
+  if ((a.transposed ? a.cols : a.rows) == 0 || a.stride == 0) return;
   visit_dtype(a.dtype, [&](auto t) { run_type<decltype(t)>(a, context); });
 }
 

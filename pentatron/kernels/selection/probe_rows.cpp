@@ -1,6 +1,7 @@
 // Examples of the operators over rows, of the loss, and of flat buffers. Work is the bytes that one
 // run must read and write.
 #include "pentatron/kernels/activation/activation.h"
+#include "pentatron/kernels/common/build.h"
 #include "pentatron/kernels/cross_entropy/cross_entropy.h"
 #include "pentatron/kernels/dropout/dropout.h"
 #include "pentatron/kernels/embedding/embedding.h"
@@ -56,7 +57,8 @@ void probe_norm(Probe& probe, Arguments& arguments) {
                               .dx = arguments.output(dtype, n),
                               .dweight = arguments.output(acc, kColumns)};
   add_entries(probe, norm_backward_entries(), backward,
-              arguments.workspace(workspace_bytes(backward, Device::kCpu)));
+              arguments.workspace(
+                  workspace_bytes(backward, built_with_cuda() ? Device::kCuda : Device::kCpu)));
 }
 
 void probe_activation(Probe& probe, Arguments& arguments) {
