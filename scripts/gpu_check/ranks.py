@@ -110,21 +110,22 @@ class Machines:
             process.wait()
 
 
-def told_of_a_death(part):
-    """A rank is killed between two steps: the other one must end, with an error that names it."""
-    run = Machines(part, "death", 2, [*(key for key in TRAIN if "train_iters" not in key), "train.train_iters=100000"])
+def told_of(part, name, sent, seconds):
+    """Rank 1 gets a signal between two steps: rank 0 must end within `seconds`, with an error that names rank 1."""
+    keys = [*(key for key in TRAIN if "train_iters" not in key), "train.train_iters=100000", "dist.timeout_s=10"]
+    run = Machines(part, name, 2, keys)
     try:
         end = time.monotonic() + 40
         while len(losses(run.steps())) < 3:
             if run.processes[0].poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"no three steps: {run.text_of(0)[-900:]}")
             time.sleep(0.1)
-        run.processes[1].send_signal(signal.SIGKILL)
+        run.processes[1].send_signal(sent)
         start = time.monotonic()
         try:
-            status = run.processes[0].wait(30)
+            status = run.processes[0].wait(seconds)
         except subprocess.TimeoutExpired:
-            return False, {"error": "the other rank did not end in 30 s"}
+            return False, {"error": f"the other rank did not end in {seconds} s"}
         said = [line for line in run.text_of(0).splitlines() if line.startswith("error: ")]
         return status != 0 and bool(said) and "rank 1" in said[-1], {"seconds": time.monotonic() - start, "said": said[-1:]}
     finally:
@@ -159,7 +160,8 @@ def main():
                     for name, nccl in runs]:
             job.result()
     if gpus > 0:
-        part.attempt("a rank that dies, over NCCL", lambda: told_of_a_death(part))
+        part.attempt("a rank that dies, over NCCL", lambda: told_of(part, "death", signal.SIGKILL, 30))
+        part.attempt("a rank that stops, over NCCL", lambda: told_of(part, "stop", signal.SIGSTOP, 40))
 
 
 main()
