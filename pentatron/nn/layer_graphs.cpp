@@ -47,7 +47,8 @@ void keep_for_graph(const at::Tensor& x) {
   if (std::vector<at::Tensor>* const kept = keeps) kept->push_back(x);
 }
 
-LayerGraphs::LayerGraphs(int stream) : stream_(static_cast<size_t>(stream)) {}
+LayerGraphs::LayerGraphs(int stream, Maker make)
+    : stream_(static_cast<size_t>(stream)), make_(std::move(make)) {}
 LayerGraphs::~LayerGraphs() = default;
 
 void LayerGraphs::check_layout(const ForwardContext& ctx) {
@@ -76,7 +77,7 @@ at::Tensor LayerGraphs::forward(const at::Tensor& in, ForwardContext& ctx, Tape&
   layout_ = ctx.batch->layouts[stream_]; // with the tensors that the graph reads
   in_ = in.detach().clone();
   tape_ = std::make_unique<Tape>();
-  forward_ = StreamGraph::make(nullptr);
+  forward_ = make_(nullptr);
   ctx.uses = &uses_;
   {
     const Recording recording(kept_);
@@ -100,7 +101,7 @@ at::Tensor LayerGraphs::backward(const at::Tensor& gradient, Tape& own, const Pa
     return given_;
   }
   gradient_ = gradient.clone();
-  backward_ = StreamGraph::make(forward_.get());
+  backward_ = make_(forward_.get());
   // One use more: who hears that a gradient is complete does so when it will be.
   for (Param* const param : params_) param->add_use();
   {

@@ -25,9 +25,11 @@ class LayerGraphs {
   /// The layers' forward pass from the flow before them to the one behind, and their backward pass
   /// from its gradient to that of the flow before.
   using Pass = std::function<at::Tensor(const at::Tensor& from, Tape& tape)>;
+  /// StreamGraph::make, or another one in tests.
+  using Maker = std::function<std::unique_ptr<StreamGraph>(const StreamGraph* memory)>;
 
   /// `stream`: whose layout the layers see.
-  explicit LayerGraphs(int stream);
+  explicit LayerGraphs(int stream, Maker make = StreamGraph::make);
   ~LayerGraphs();
 
   /// Runs a forward pass that a backward pass will follow, recorded in `own` while graphs are not
@@ -40,6 +42,7 @@ class LayerGraphs {
   void check_layout(const ForwardContext& ctx);
 
   const size_t stream_;
+  const Maker make_;
   int passes_ = 0; ///< without graphs
   SequenceLayout layout_;
   std::unique_ptr<StreamGraph> forward_, backward_;
