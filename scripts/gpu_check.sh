@@ -4,7 +4,7 @@
 #   scripts/gpu_check.sh --bundle FOLDER [--device cpu] [--out FOLDER] [--parts start,kernels,...]
 #
 # with the programs of FOLDER (scripts/bundle.sh), on a machine that has only Python with a CUDA torch 2.11: no compiler, no network.
-# At most 17 minutes. Writes gpu_check/gpu_check.md, one page, and gpu_check.json. --device cpu proves the script without a GPU.
+# At most 23 minutes. Writes gpu_check/gpu_check.md, one page, and gpu_check.json. --device cpu proves the script without a GPU.
 #
 #   scripts/gpu_check.sh [--rounds 5] [--models gpt2_124m]      options go to benchmarks/peers/compare.py
 #

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/layer_graphs.h"
 
 namespace pentatron::layers::detail {
@@ -89,10 +90,6 @@ void simplify(VarlenRows& rows) {
     rows.rows.clear();
 }
 
-at::Tensor on_device(const at::Tensor& x, const at::Tensor& like) {
-  return like.is_cpu() ? x : x.to(like.device());
-}
-
 /// Cumulative sizes on the device. Calls of all layers of a microbatch have the same ones, and a
 /// copy from the host would make the host wait: the last few are kept.
 at::Tensor ends_on(const std::vector<int32_t>& ends, const at::Tensor& like) {
@@ -103,13 +100,15 @@ at::Tensor ends_on(const std::vector<int32_t>& ends, const at::Tensor& like) {
   };
   constexpr size_t kKept = 8;
   thread_local std::vector<Kept> kept;
-  for (const Kept& one : kept)
-    if (one.device == like.device() && one.ends == ends) {
-      nn::keep_for_graph(one.tensor);
-      return one.tensor;
-    }
-  if (kept.size() == kKept) kept.erase(kept.begin());
-  kept.push_back({ends, like.device(), on_device(at::tensor(ends, at::kInt), like)});
+  const auto found = std::ranges::find_if(
+      kept, [&](const Kept& one) { return one.device == like.device() && one.ends == ends; });
+  if (found != kept.end()) {
+    std::rotate(found, found + 1, kept.end()); // the last one used is given up last
+  } else {
+    if (kept.size() == kKept) kept.erase(kept.begin());
+    kept.push_back({ends, like.device(), nn::to_device(at::tensor(ends, at::kInt), like.device())});
+  }
+  nn::keep_for_graph(kept.back().tensor);
   return kept.back().tensor;
 }
 
@@ -126,7 +125,7 @@ class Rows {
  public:
   Rows(const VarlenRows& rows, const at::Tensor& like, int64_t head_size)
       : rows_(rows), head_size_(head_size) {
-    if (!rows.rows.empty()) index_ = on_device(at::tensor(rows.rows, at::kLong), like);
+    if (!rows.rows.empty()) index_ = nn::to_device(at::tensor(rows.rows, at::kLong), like.device());
   }
   at::Tensor take(const at::Tensor& x) const {
     const at::Tensor part =

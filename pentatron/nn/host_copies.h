@@ -1,6 +1,9 @@
 /// Copies between host and device. Everything of a training step that needs a device's numbers on
 /// the host reads them here, so that such waits can be counted; structure.host_reads refuses other
 /// ways. docs/gpu.md lists who reads, and when.
+///
+/// While a CUDA graph is recorded (layer_graphs.h), all of these throw ConfigError: a graph would
+/// repeat a copy, and not with new numbers.
 #pragma once
 
 #include <optional>

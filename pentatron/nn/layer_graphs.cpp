@@ -32,8 +32,13 @@ class Recording {
 
 bool same_documents(const SequenceLayout& a, const SequenceLayout& b) {
   return a.sequence == b.sequence && a.sample_starts == b.sample_starts &&
-         a.document_starts == b.document_starts && a.real.empty() && b.real.empty() &&
-         !a.positions_given && !b.positions_given;
+         a.document_starts == b.document_starts;
+}
+
+[[noreturn]] void refuse(const char* why) {
+  raise<ConfigError>("train.cuda_graphs=true needs microbatches whose documents have the same "
+                     "lengths, and {}\n  try: train.cuda_graphs=false",
+                     why);
 }
 
 } // namespace
@@ -53,10 +58,21 @@ LayerGraphs::~LayerGraphs() = default;
 
 void LayerGraphs::check_layout(const ForwardContext& ctx) {
   const SequenceLayout& layout = ctx.batch->layouts[stream_];
+  if (!layout.real.empty()) refuse("these have padding");
+  if (layout.positions_given) refuse("the data gives positions");
   if (passes_ == 0) layout_ = layout;
-  if (!same_documents(layout, layout_))
-    raise<ConfigError>("train.cuda_graphs=true needs microbatches whose documents have the same "
-                       "lengths, and those of this data differ\n  try: train.cuda_graphs=false");
+  if (!same_documents(layout, layout_)) refuse("those of this data differ");
+}
+
+void LayerGraphs::forget() {
+  PT_DCHECK(under_way_ == nullptr);
+  backward_ = nullptr; // before forward_, whose memory it uses
+  forward_ = nullptr;
+  in_ = out_ = gradient_ = given_ = at::Tensor();
+  tape_ = nullptr;
+  for (auto* list : {&uses_, &params_}) list->clear();
+  kept_.clear();
+  passes_ = 0;
 }
 
 at::Tensor LayerGraphs::forward(const at::Tensor& in, ForwardContext& ctx, Tape& own,
@@ -66,8 +82,9 @@ at::Tensor LayerGraphs::forward(const at::Tensor& in, ForwardContext& ctx, Tape&
     ++passes_;
     return run(in, own);
   }
-  PT_DCHECK(!under_way_);
-  under_way_ = true;
+  // A graph has one microbatch's activations, and cannot leave gradients of weights for later.
+  PT_DCHECK(under_way_ == nullptr && (ctx.wgrad == nullptr || !ctx.wgrad->deferred()));
+  under_way_ = &own;
   if (forward_ != nullptr) {
     in_.copy_(in);
     for (Param* const param : uses_) param->add_use();
@@ -91,9 +108,10 @@ at::Tensor LayerGraphs::forward(const at::Tensor& in, ForwardContext& ctx, Tape&
 }
 
 at::Tensor LayerGraphs::backward(const at::Tensor& gradient, Tape& own, const Pass& run) {
-  if (!std::exchange(under_way_, false)) return run(gradient, own);
-  // The graph adds to the sums, also where they would be written.
-  for (Param* const param : params_) param->main_grad();
+  if (under_way_ == nullptr) return run(gradient, own);
+  PT_DCHECK(under_way_ == &own);
+  under_way_ = nullptr;
+  Param::define_sums(params_); // the graph adds to them, also where they would be written
   if (backward_ != nullptr) {
     gradient_.copy_(gradient);
     backward_->launch();

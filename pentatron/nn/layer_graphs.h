@@ -33,10 +33,14 @@ class LayerGraphs {
   ~LayerGraphs();
 
   /// Runs a forward pass that a backward pass will follow, recorded in `own` while graphs are not
-  /// ready. Throws ConfigError if the documents are not as long as in the pass before.
+  /// ready. The result is valid until the next call. Throws ConfigError if the documents are not as
+  /// long as in the pass before, or have padding or positions of their own; Error (internal) if
+  /// another pass is under way, or weight gradients are deferred.
   at::Tensor forward(const at::Tensor& in, ForwardContext& ctx, Tape& own, const Pass& run);
-  /// Its backward pass.
+  /// Its backward pass; the result is valid until the next call.
   at::Tensor backward(const at::Tensor& gradient, Tape& own, const Pass& run);
+  /// Gives the memory of the graphs back. They will be recorded anew.
+  void forget();
 
  private:
   void check_layout(const ForwardContext& ctx);
@@ -48,10 +52,10 @@ class LayerGraphs {
   std::unique_ptr<StreamGraph> forward_, backward_;
   at::Tensor in_, out_, gradient_, given_;
   std::unique_ptr<Tape> tape_;
-  std::vector<Param*> uses_;     ///< one for each gradient that a parameter gets
-  std::vector<Param*> params_;   ///< each once
-  std::vector<at::Tensor> kept_; ///< that the graphs read, and others own
-  bool under_way_ = false;
+  std::vector<Param*> uses_;        ///< one for each gradient that a parameter gets
+  std::vector<Param*> params_;      ///< each once
+  std::vector<at::Tensor> kept_;    ///< that the graphs read, and others own
+  const Tape* under_way_ = nullptr; ///< the `own` of a launched forward pass
 };
 
 /// Whether a graph is being recorded now, by any thread.

@@ -55,6 +55,15 @@ Param::Sum Param::sum_to_write() {
   return {main_grad_, std::exchange(empty_, false)};
 }
 
+void Param::define_sums(const std::vector<Param*>& params) {
+  std::vector<at::Tensor> cleared;
+  for (Param* const param : params) {
+    if (!param->main_grad_.defined() && param->need_main_grad) param->need_main_grad(*param);
+    if (std::exchange(param->empty_, false)) cleared.push_back(param->main_grad_);
+  }
+  if (!cleared.empty()) at::_foreach_zero_(cleared);
+}
+
 namespace {
 
 at::Tensor narrow_box(at::Tensor tensor, const std::vector<int64_t>& offset,

@@ -89,6 +89,8 @@ class Param {
     bool empty = false;
   };
   Sum sum_to_write();
+  /// Calls main_grad() of each parameter, and clears those that need it at once.
+  static void define_sums(const std::vector<Param*>& params);
   /// Sets the sum to zero. Its memory is cleared on the next call of main_grad(), unless it has
   /// been written before.
   void clear_main_grad() { empty_ = main_grad_.defined(); }

@@ -200,6 +200,7 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
   flows.resize(flows_);
   ctx.count_uses = true;
   if (options_.offload != nullptr && tape != nullptr) options_.offload->begin_pass();
+  if (graphed_ != nullptr && ctx.check_finite) graphed_->graphs->forget(); // memory for this pass
   for (size_t i = 0; i < segments_.size(); ++i) {
     const auto& [segment, ports] = segments_[i];
     const int64_t number = options_.first_segment + static_cast<int64_t>(i);
@@ -285,6 +286,7 @@ void Chunk::differentiate(size_t i, Tape& tape, Flows& gradients, std::vector<bo
   PT_DCHECK(!tape.records().empty());
   Tape::Record record = std::move(tape.records().back());
   tape.records().pop_back();
+  PT_DCHECK(record.inputs.size() == ports.takes.size());
   run_engine(record, *segment, ports, gradients);
   for (size_t k = 0; k < ports.takes.size(); ++k) {
     const at::Tensor& input = record.inputs[k];

@@ -188,9 +188,10 @@ struct TrainConfig {
         field("num_threads", &C::num_threads,
               "number of CPU threads per rank; 0: OMP_NUM_THREADS, or an equal share of the cores")
             .range(0, 4096),
-        field("cuda_graphs", &C::cuda_graphs,
-              "launch the layers of a dense decoder as CUDA graphs, which saves time where kernels "
-              "are shorter than their launches; for device=cuda without model parallelism"),
+        field(
+            "cuda_graphs", &C::cuda_graphs,
+            "launch the layers of a dense model as CUDA graphs, which saves time where kernels are "
+            "shorter than their launches; for device=cuda without model parallelism"),
         field("check_memory", &C::check_memory,
               "refuse to start a run if its estimated memory exceeds the free memory of the "
               "machine by "

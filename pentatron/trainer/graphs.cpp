@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/models/model.h"
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/runtime.h"
 
@@ -17,8 +18,8 @@ void check_graphs(const Config& config, config::Violations& violations) {
       violations.add(kKey, fmt::format("{}=true does not support {}", kKey, setting), kOff);
   };
   const models::ModelConfig& model = config.model;
-  refuse(model.type != models::ModelType::kGpt,
-         fmt::format("model.type={}", config::to_string(model.type)));
+  refuse(models::model_spec(model.with_one_layer()).streams.size() > 1,
+         "models with an encoder and a decoder");
   refuse(model.num_moe_experts.has_value(), "models with experts");
   refuse(model.mtp_num_layers > 0, "multi-token prediction");
   refuse(model.hidden_dropout > 0 || model.attention_dropout > 0,
@@ -30,6 +31,16 @@ void check_graphs(const Config& config, config::Violations& violations) {
         std::pair("pipeline_model", parallel.pipeline_model_parallel_size),
         std::pair("context", parallel.context_parallel_size)})
     refuse(size > 1, fmt::format("parallel.{}_parallel_size={}", name, size));
+  // The others defer gradients of weights or have several microbatches under way, also on one rank.
+  refuse(
+      parallel.pipeline_schedule != parallelize::PipelineSchedule::k1F1B,
+      fmt::format("parallel.pipeline_schedule={}", config::to_string(parallel.pipeline_schedule)));
+  const data::DatasetConfig& data = config.dataset;
+  refuse(data::has_padding(data.type),
+         fmt::format("dataset.type={}, whose samples have padding or different lengths",
+                     config::to_string(data.type)));
+  refuse(data.reset_attention_mask, "dataset.reset_attention_mask=true");
+  refuse(data.reset_position_ids, "dataset.reset_position_ids=true");
   refuse(config.ddp.zero_stage > 1, fmt::format("ddp.zero_stage={}", config.ddp.zero_stage));
   refuse(config.train.recompute != Recompute::kNone,
          fmt::format("train.recompute={}", config::to_string(config.train.recompute)));

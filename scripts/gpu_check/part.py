@@ -11,13 +11,16 @@ import time
 import torch
 
 
-def machine():
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    found = {"torch": torch.__version__, "python": platform.python_version(), "libc": " ".join(platform.libc_ver()),
-             "gpus": [torch.cuda.get_device_name(i) for i in range(gpus)]}
-    if gpus > 0:
+def machine(device):
+    found = {"torch": torch.__version__, "python": platform.python_version(), "libc": " ".join(platform.libc_ver()), "gpus": []}
+    if device != "cuda":
+        return found
+    try:
+        found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         properties = torch.cuda.get_device_properties(0)
         found.update(compute_capability=f"{properties.major}.{properties.minor}", gpu_memory_gib=round(properties.total_memory / 2**30, 1))
+    except (RuntimeError, AssertionError) as error:  # of a driver, or none
+        found["problem"] = str(error)
     return found
 
 
@@ -32,7 +35,7 @@ class Part:
         self.scratch = os.path.dirname(self.path)
         self.program = os.path.join(self.bundle, "bin", "pentatron")
         self.data = os.path.join(self.bundle, "check", "data")
-        self.results = {"machine": machine(), "checks": [], "figures": {}}
+        self.results = {"machine": machine(self.device), "checks": [], "figures": {}}
         self.lock = threading.Lock()
 
     def write(self):

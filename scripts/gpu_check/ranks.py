@@ -4,6 +4,7 @@ NCCL refuses two ranks of one machine on one GPU. Where there are too few GPUs, 
 own (NCCL_HOSTID), and NCCL sends through sockets of the loopback interface: slow, but every call is real.
 """
 import concurrent.futures
+import itertools
 import json
 import os
 import signal
@@ -54,6 +55,19 @@ def losses(steps):
     return [step["loss"] for step in steps if "loss" in step]
 
 
+PORTS = itertools.count(20000)  # below those that the system gives to anybody
+
+
+def free_port():
+    for port in PORTS:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
 class Machines:
     """A run whose ranks believe that each is a machine of its own, on GPU 0 of this one."""
 
@@ -61,19 +75,22 @@ class Machines:
         self.part = part
         self.out = os.path.join(part.scratch, name)
         os.makedirs(self.out, exist_ok=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         shared = {"WORLD_SIZE": ranks, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
                   "PENTATRON_JOB_SECRET": os.urandom(16).hex(), "NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket", "NCCL_MNNVL_ENABLE": 0}
+        command = [part.program, "train", f"device={part.device}", f"logger.dir={self.out}/run", "logger.tensorboard=false", "logger.plot=false",
+                   "logger.log_interval=1", *keys]
         self.processes = []
-        for rank in range(ranks):
-            environment = dict(part.environment(), **{name: str(value) for name, value in shared.items()}, RANK=str(rank),
-                               NCCL_HOSTID=f"machine{rank}")
-            with open(self.output_of(rank), "w", encoding="utf-8") as output:
-                self.processes.append(subprocess.Popen(
-                    [part.program, "train", f"device={part.device}", f"logger.dir={self.out}/run", "logger.tensorboard=false", "logger.plot=false",
-                     "logger.log_interval=1", *keys], env=environment, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL))
+        try:
+            for rank in range(ranks):
+                environment = dict(part.environment(), **{name: str(value) for name, value in shared.items()}, RANK=str(rank),
+                                   NCCL_HOSTID=f"machine{rank}")
+                with open(self.output_of(rank), "w", encoding="utf-8") as output:
+                    self.processes.append(subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT,
+                                                           stdin=subprocess.DEVNULL))
+        except BaseException:
+            self.stop()
+            raise
 
     def output_of(self, rank):
         return os.path.join(self.out, f"rank{rank}.txt")
@@ -91,17 +108,26 @@ class Machines:
 
     def wait(self, timeout):
         """Raises RuntimeError, with what a rank wrote, if one fails or does not end."""
-        end = time.monotonic() + max(2, min(timeout, self.part.hard_end - time.monotonic()))
         try:
-            for rank, process in enumerate(self.processes):
-                status = process.wait(max(0.1, end - time.monotonic()))
-                if status != 0:
-                    raise RuntimeError(f"rank {rank} ended with status {status}: {self.text_of(rank)[-900:]}")
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeError(f"no end after {timeout} s: {self.text_of(0)[-600:]}") from error
+            self.watch(timeout, lambda: all(process.poll() is not None for process in self.processes))
         finally:
             self.stop()
         return self.steps()
+
+    def watch(self, timeout, done):
+        """Waits until `done()`, while no rank fails."""
+        timeout = max(2, min(timeout, self.part.hard_end - time.monotonic()))
+        end = time.monotonic() + timeout
+        while True:
+            for rank, process in enumerate(self.processes):
+                if process.poll() not in (None, 0):
+                    raise RuntimeError(f"rank {rank} ended with status {process.poll()}: {self.text_of(rank)[-900:]}")
+            if done():
+                return
+            if time.monotonic() > end:
+                said = " | ".join(self.text_of(rank)[-300:] for rank in range(len(self.processes)))
+                raise RuntimeError(f"no end after {timeout:.0f} s: {said}")
+            time.sleep(0.1)
 
     def stop(self):
         for process in self.processes:
@@ -115,15 +141,11 @@ def told_of(part, name, sent, seconds):
     keys = [*(key for key in TRAIN if "train_iters" not in key), "train.train_iters=100000", "dist.timeout_s=10"]
     run = Machines(part, name, 2, keys)
     try:
-        end = time.monotonic() + 40
-        while len(losses(run.steps())) < 3:
-            if run.processes[0].poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"no three steps: {run.text_of(0)[-900:]}")
-            time.sleep(0.1)
+        run.watch(40, lambda: len(losses(run.steps())) >= 3)
         run.processes[1].send_signal(sent)
         start = time.monotonic()
         try:
-            status = run.processes[0].wait(seconds)
+            status = run.processes[0].wait(max(1, min(seconds, part.hard_end - time.monotonic())))
         except subprocess.TimeoutExpired:
             return False, {"error": f"the other rank did not end in {seconds} s"}
         said = [line for line in run.text_of(0).splitlines() if line.startswith("error: ")]
@@ -137,11 +159,17 @@ def main():
     gpus = torch.cuda.device_count() if part.device == "cuda" else 0
     right = {}
     for _, model, _ in LAYOUTS.values():
-        if tuple(model) not in right:
+        if tuple(model) in right:
+            continue
+        try:
             right[tuple(model)] = losses(part.train(f"one_{len(right)}", *TRAIN, *model, timeout=60))
+        except (RuntimeError, OSError, ValueError) as error:
+            right[tuple(model)] = str(error)
 
     def compare(name, over_nccl):
         ranks, model, layout = LAYOUTS[name]
+        if isinstance(right[tuple(model)], str):
+            return False, {"error": "one rank: " + right[tuple(model)]}
         folder = name.replace(" ", "_").replace(",", "") + ("_nccl" if over_nccl else "")
         if over_nccl:
             got = losses(Machines(part, folder, ranks, [*TRAIN, *model, *layout]).wait(90))

@@ -1,5 +1,6 @@
 #include "pentatron/kernels/rope/rope.h"
 
+#include <array>
 #include <cmath>
 #include <complex>
 #include <fstream>
@@ -76,27 +77,30 @@ TEST(RopeSimd, EqualsTheReference) {
   for (const DType dtype : kFastTypes)
     for (const bool interleaved : {false, true})
       for (const bool transpose : {false, true})
-        for (const auto& [head_size, rotary] : {std::pair<int64_t, int64_t>{2, 2},
-                                                {6, 4},
-                                                {16, 16},
-                                                {31, 18},
-                                                {64, 64},
-                                                {80, 20},
-                                                {100, 98},
-                                                {128, 128},
-                                                {5, 0}}) {
-          Heads expected(dtype, 7, 3, head_size, rotary);
+        // Few and many heads, with whole and cut groups of those that a thread takes.
+        for (const auto& [head_size, rotary, heads] :
+             std::initializer_list<std::array<int64_t, 3>>{{2, 2, 3},
+                                                           {6, 4, 5},
+                                                           {16, 16, 33},
+                                                           {31, 18, 3},
+                                                           {64, 64, 17},
+                                                           {80, 20, 1},
+                                                           {100, 98, 9},
+                                                           {128, 128, 3},
+                                                           {256, 256, 18},
+                                                           {5, 0, 6}}) {
+          Heads expected(dtype, 7, heads, head_size, rotary);
           expected.args.interleaved = interleaved;
           expected.args.transpose = transpose;
           reference_of(rope_entries()).run(expected.with_strides(), {});
           for (const auto& entry : fast_entries(rope_entries(), expected.args)) {
-            Heads h(dtype, 7, 3, head_size, rotary);
+            Heads h(dtype, 7, heads, head_size, rotary);
             h.args.interleaved = interleaved;
             h.args.transpose = transpose;
             entry.run(h.with_strides(), {});
             const std::string what =
-                fmt::format("{} {} head_size={} rotary_dim={} interleaved={}", entry.name,
-                            name(dtype), head_size, rotary, interleaved);
+                fmt::format("{} {} heads={} head_size={} rotary_dim={} interleaved={}", entry.name,
+                            name(dtype), heads, head_size, rotary, interleaved);
             expect_close(h.y, expected.y, epsilon(dtype), 1e-6, what);
             h.args.y = h.x.data();
             entry.run(h.with_strides(), {});

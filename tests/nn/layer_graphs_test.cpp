@@ -3,6 +3,7 @@
 #include "pentatron/nn/layer_graphs.h"
 
 #include "pentatron/base/error.h"
+#include "pentatron/kernels/common/build.h"
 #include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/ops/ops.h"
 #include "tests/nn/chain.h"
@@ -101,7 +102,49 @@ TEST(LayerGraphs, RefusesDocumentsOfOtherLengths) {
       },
       ThrowsMessage<ConfigError>(HasSubstr("try: train.cuda_graphs=false")));
   EXPECT_THAT([&] { pass(SequenceLayout::dense(1, 8, {0}, at::kCPU)); },
-              ThrowsMessage<ConfigError>(HasSubstr("same lengths")));
+              ThrowsMessage<ConfigError>(HasSubstr("those of this data differ")));
+  SequenceLayout padded = dense(0), placed = dense(0);
+  padded.real = {{0, 4}, {0, 3}};
+  placed.positions_given = true;
+  EXPECT_THAT([&] { pass(padded); }, ThrowsMessage<ConfigError>(HasSubstr("have padding")));
+  EXPECT_THAT([&] { pass(placed); }, ThrowsMessage<ConfigError>(HasSubstr("gives positions")));
+}
+
+/// What neither can do: a second microbatch under way, gradients of weights for later.
+TEST(LayerGraphs, HaveOneMicrobatchUnderWay) {
+  Diary diary;
+  LayerGraphs graphs(0, diary.maker());
+  const auto same = [](const at::Tensor& x, Tape&) { return x; };
+  Tape tape, other;
+  const auto forward = [&](Tape& own, bool deferred) {
+    test::Pass step(kTokens, deferred);
+    graphs.forward(at::zeros({2}), step.ctx, own, same);
+  };
+  for (int i = 0; i < 3; ++i) {
+    forward(tape, false);
+    if (i < 2) graphs.backward(at::zeros({2}), tape, same);
+  }
+  EXPECT_THROW(forward(other, false), Error);
+  EXPECT_THROW(graphs.backward(at::zeros({2}), other, same), Error);
+  graphs.backward(at::zeros({2}), tape, same);
+  EXPECT_THROW(forward(tape, true), Error);
+}
+
+TEST(LayerGraphs, RecordAnewAfterTheyWereForgotten) {
+  Diary diary;
+  LayerGraphs graphs(0, diary.maker());
+  const auto pass = [&] {
+    test::Pass step(kTokens);
+    Tape tape;
+    const auto same = [](const at::Tensor& x, Tape&) { return x; };
+    graphs.forward(at::zeros({2}), step.ctx, tape, same);
+    graphs.backward(at::zeros({2}), tape, same);
+  };
+  for (int i = 0; i < 4; ++i) pass();
+  EXPECT_EQ(diary.text, "rlrlll");
+  graphs.forget();
+  for (int i = 0; i < 3; ++i) pass();
+  EXPECT_EQ(diary.text, "rlrlllrlrl");
 }
 
 TEST(LayerGraphs, RefusesNumbersFromTheHostAndKeepsTensorsOfOthers) {
@@ -179,7 +222,10 @@ TEST(LayerGraphs, OfAChunk) {
   }
   const std::string once = "+0-0+1+2-1-2+3-3+3-3+2+1-2-1+0-0";
   EXPECT_EQ(store[1].diary, once + once);
-  EXPECT_ANY_THROW(run(graphs, store[1], 3));
+  if (!kernels::built_with_cuda()) {
+    EXPECT_THAT([&] { run(graphs, store[1], 3); },
+                ThrowsMessage<Error>(HasSubstr("no CUDA graphs")));
+  }
 }
 
 } // namespace

@@ -106,7 +106,13 @@ INSTANTIATE_TEST_SUITE_P(Types, CudaTrainingInGraphs,
                                          "dtype=bf16 ddp.zero_stage=1 model.activation_func=swiglu "
                                          "model.position_embedding_type=rope "
                                          "model.normalization=rmsnorm",
-                                         "dtype=bf16 mixed_precision.fp8=hybrid"),
+                                         "dtype=bf16 mixed_precision.fp8=hybrid",
+                                         "dtype=bf16 mixed_precision.fp8=e4m3 "
+                                         "mixed_precision.fp8_recipe=blockwise",
+                                         "dtype=fp16",
+                                         "dtype=fp32 model.qk_layernorm=true "
+                                         "model.softmax_type=learnable model.window_size=3 "
+                                         "train.freeze=[\"layers.1.*\"]"),
                          [](const auto& info) { return std::to_string(info.index); });
 
 std::vector<std::string> keys_with_effect() {

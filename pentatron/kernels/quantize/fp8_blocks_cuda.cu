@@ -56,11 +56,11 @@ template <class T, bool packs> __global__ void encode_rows(Fp8Blocks a) {
   }
 }
 
-/// Calls f(r, c, in) for the thread's packs of kTileRows rows and `cols` columns from
+/// Calls f(r, c, in) for the thread's packs of a tile of kTileRows rows and kTileCols columns from
 /// (first_row, first_col) on; elements outside of x are zeros. A thread's packs lie in the same
-/// columns of each kTileCols.
+/// columns.
 template <int V, class T, class F>
-__device__ void each_pack(const Fp8Blocks& a, int64_t first_row, int64_t first_col, F&& f) {
+__device__ void each_tile_pack(const Fp8Blocks& a, int64_t first_row, int64_t first_col, F&& f) {
   constexpr int kAcross = kTileCols / V;
   static_assert(kThreads % kAcross == 0);
   const auto* const x = static_cast<const T*>(a.x);
@@ -81,7 +81,7 @@ __device__ void transpose_tile(const Fp8Blocks& a, int64_t first_row, int64_t fi
                                uint32_t* words_of_tile, Encode&& encode) {
   constexpr int V = packs ? kPack<T> : 1;
   auto* const tile = reinterpret_cast<uint8_t*>(words_of_tile);
-  each_pack<V, T>(a, first_row, first_col, [&](int r, int c, const acc_t<T>(&in)[V]) {
+  each_tile_pack<V, T>(a, first_row, first_col, [&](int r, int c, const acc_t<T>(&in)[V]) {
     for (int v = 0; v < V; ++v)
       tile[(c + v) * kTilePitch + r] =
           rounded_code<false>(static_cast<float>(in[v]) * encode(c + v));
@@ -99,7 +99,7 @@ __global__ __launch_bounds__(kThreads) void encode_columns(Fp8Blocks a) {
   const int64_t first_row = int64_t{blockIdx.x} * kTileRows,
                 first_col = int64_t{blockIdx.y} * kTileCols;
   float largest[V] = {};
-  each_pack<V, T>(a, first_row, first_col, [&](int, int, const acc_t<T>(&in)[V]) {
+  each_tile_pack<V, T>(a, first_row, first_col, [&](int, int, const acc_t<T>(&in)[V]) {
     for (int v = 0; v < V; ++v) {
       const float size = size_of(in[v]);
       if (size > largest[v]) largest[v] = size;
@@ -131,7 +131,7 @@ __global__ __launch_bounds__(kThreads) void encode_squares(Fp8Blocks a) {
   const int64_t first_row = int64_t{blockIdx.x} * kBlock, first_col = int64_t{blockIdx.y} * kBlock;
   float largest = 0;
   for (int part = 0; part < kBlock; part += kTileCols)
-    each_pack<V, T>(a, first_row, first_col + part, [&](int, int, const acc_t<T>(&in)[V]) {
+    each_tile_pack<V, T>(a, first_row, first_col + part, [&](int, int, const acc_t<T>(&in)[V]) {
       for (int v = 0; v < V; ++v) {
         const float size = size_of(in[v]);
         if (size > largest) largest = size;

@@ -17,8 +17,9 @@ namespace pentatron::nn {
 /// Of sizes that a scaled product sums over.
 inline constexpr int64_t kScaledProductSize = 16;
 
-/// The codes of x [rows, cols]: [rows filled up, cols], or along rows [cols, rows filled up]. With
-/// delayed scales the history's scale is used and it sees x.
+/// The codes of x [rows, cols]: [rows, cols], with scales of blocks [rows filled up, cols], or
+/// along rows [cols, rows filled up]. With delayed scales the history's scale is used and it sees
+/// x.
 QuantizedValues scaled_codes(const at::Tensor& x, Operand operand, const LowPrecision& how,
                              bool along_rows);
 
@@ -26,7 +27,8 @@ QuantizedValues scaled_codes(const at::Tensor& x, Operand operand, const LowPrec
 void see_on_device(const at::Tensor& x, Operand operand, const LowPrecision& how);
 
 /// out [m, n] = a b^T (+ bias [n]), of codes a [m, k] and b [n, k]. `exact`: partial sums are
-/// always fp32; else the tensor core may keep fewer bits (cuBLASLt's fast accumulation).
+/// always fp32, as they are with scales of blocks; else the tensor core may keep fewer bits
+/// (cuBLASLt's fast accumulation).
 void scaled_product_into(const at::Tensor& out, const QuantizedValues& a, const QuantizedValues& b,
                          const at::Tensor& bias, bool exact);
 /// grad [m, n] += a b^T, or = where it is empty.
