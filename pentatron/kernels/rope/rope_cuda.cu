@@ -34,84 +34,69 @@ __device__ Angles<V, A> angles_of(const Rope& a, int64_t token, int feature) {
   return angles;
 }
 
-/// V features of a pair of halves, or neighbouring pairs, as they lie in memory.
-template <int V, class T> struct Pairs { T first[V], second[V]; };
-
-template <int V, class T> __device__ void read(const T* p, T (&out)[V]) {
-  if constexpr (V == 1)
-    out[0] = *p;
-  else
-    load_raw<V>(p, out);
-}
-
-/// Where the second of a pair lies: of halves; of neighbours that are read one by one; neighbours
-/// that are read together need none.
-template <int V> __device__ int second_of(const Rope& a) {
-  return !a.interleaved ? static_cast<int>(a.rotary_dim / 2) : V == 1 ? 1 : 0;
-}
-
+/// Pairs that are half the rotary features apart.
 template <int V, class T>
-__device__ void rotate_pairs(const Rope& a, const Angles<V, acc_t<T>>& angles,
-                             const Pairs<V, T>& in, T* y) {
-  using A = acc_t<T>;
-  A one[V], two[V];
-  if (V > 1 && a.interleaved) {
-    for (int v = 0; v + 1 < V; v += 2) {
-      const A first = to_acc(in.first[v]), second = to_acc(in.first[v + 1]);
-      one[v] = first * angles.cos[v] - second * angles.sin[v];
-      one[v + 1] = second * angles.cos[v + 1] + first * angles.sin[v + 1];
-    }
-    return store<V>(y, one);
-  }
+__device__ void rotate_halves(const Rope& a, const Angles<V, acc_t<T>>& angles, const T* x, T* y) {
+  const auto half = static_cast<int>(a.rotary_dim / 2);
+  acc_t<T> first[V], second[V], one[V], two[V];
+  load<V>(x, first);
+  load<V>(x + half, second);
   for (int v = 0; v < V; ++v) {
-    const A first = to_acc(in.first[v]), second = to_acc(in.second[v]);
-    one[v] = first * angles.cos[v] - second * angles.sin[v];
-    two[v] = second * angles.cos[v] + first * angles.sin[v];
+    one[v] = first[v] * angles.cos[v] - second[v] * angles.sin[v];
+    two[v] = second[v] * angles.cos[v] + first[v] * angles.sin[v];
   }
   store<V>(y, one);
-  store<V>(y + second_of<V>(a), two);
+  store<V>(y + half, two);
 }
 
-constexpr unsigned kThreads = 256; ///< of a block, at most
+/// Neighbouring pairs; V is even.
+template <int V, class T>
+__device__ void rotate_neighbours(const Angles<V, acc_t<T>>& angles, const T* x, T* y) {
+  acc_t<T> in[V], out[V];
+  load<V>(x, in);
+  for (int v = 0; v + 1 < V; v += 2) {
+    out[v] = in[v] * angles.cos[v] - in[v + 1] * angles.sin[v];
+    out[v + 1] = in[v + 1] * angles.cos[v] + in[v] * angles.sin[v];
+  }
+  store<V>(y, out);
+}
 
-/// Heads that a thread takes at a time, so that their loads are under way at once.
-constexpr int kHeads = 4;
+/// One pair of neighbours, for V = 1.
+template <class T>
+__device__ void rotate_pair(const Angles<1, acc_t<T>>& angles, const T* x, T* y) {
+  const acc_t<T> first = to_acc(x[0]), second = to_acc(x[1]);
+  y[0] = from_acc<T>(first * angles.cos[0] - second * angles.sin[0]);
+  y[1] = from_acc<T>(second * angles.cos[0] + first * angles.sin[0]);
+}
 
-/// Thread (x, y, z) of a block: angles of its features are read once for the heads y, y +
-/// blockDim.y, ... of token z. No index is divided.
+/// Thread (x, y) of a token's block: angles of its features are read once for the heads y, y +
+/// blockDim.y, ... No index is divided.
 template <class T, int V> __global__ void rotate(Rope a) {
   const auto half = static_cast<int>(a.rotary_dim / 2), rotary = static_cast<int>(a.rotary_dim),
-             size = static_cast<int>(a.head_size), heads = static_cast<int>(a.heads),
-             apart = static_cast<int>(blockDim.y);
+             size = static_cast<int>(a.head_size), heads = static_cast<int>(a.heads);
   const int step = a.interleaved && V == 1 ? 2 : V;
   const int width = a.interleaved ? rotary : half;
-  for (int64_t t = blockIdx.x * int64_t{blockDim.z} + threadIdx.z; t < a.tokens;
-       t += int64_t{gridDim.x} * blockDim.z) {
+  for (int64_t t = blockIdx.x; t < a.tokens; t += gridDim.x) {
     const T* x = static_cast<const T*>(a.x) + t * a.x_token_stride;
     T* y = static_cast<T*>(a.y) + t * a.y_token_stride;
     for (int i = static_cast<int>(threadIdx.x) * step; i < width;
          i += static_cast<int>(blockDim.x) * step) {
       const auto angles = angles_of<V, acc_t<T>>(a, t, i);
-      for (int first = static_cast<int>(threadIdx.y); first < heads; first += kHeads * apart) {
-        Pairs<V, T> in[kHeads];
-#pragma unroll
-        for (int k = 0; k < kHeads; ++k) {
-          if (first + k * apart >= heads) break;
-          const T* from = x + (first + k * apart) * a.x_head_stride + i;
-          read<V>(from, in[k].first);
-          if (V == 1 || !a.interleaved) read<V>(from + second_of<V>(a), in[k].second);
-        }
-#pragma unroll
-        for (int k = 0; k < kHeads; ++k) {
-          if (first + k * apart >= heads) break;
-          rotate_pairs<V>(a, angles, in[k], y + (first + k * apart) * a.y_head_stride + i);
-        }
+      for (int h = static_cast<int>(threadIdx.y); h < heads; h += static_cast<int>(blockDim.y)) {
+        const T* from = x + h * a.x_head_stride + i;
+        T* to = y + h * a.y_head_stride + i;
+        if (!a.interleaved)
+          rotate_halves<V>(a, angles, from, to);
+        else if constexpr (V == 1)
+          rotate_pair(angles, from, to);
+        else
+          rotate_neighbours<V>(angles, from, to);
       }
     }
     if (x == y && a.x_head_stride == a.y_head_stride) continue; // what is not rotated is there
     for (int i = rotary + static_cast<int>(threadIdx.x); i < size;
          i += static_cast<int>(blockDim.x))
-      for (int h = static_cast<int>(threadIdx.y); h < heads; h += apart)
+      for (int h = static_cast<int>(threadIdx.y); h < heads; h += static_cast<int>(blockDim.y))
         y[h * a.y_head_stride + i] = x[h * a.x_head_stride + i];
   }
 }
@@ -119,19 +104,16 @@ template <class T, int V> __global__ void rotate(Rope a) {
 } // namespace
 
 void RopeCuda::run(const Rope& a, const Context& context) {
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(a.tokens, 65535));
   visit_dtype(a.dtype, [&](auto t) {
     using T = decltype(t);
     const bool packs = takes_packs<T>(
         {a.x, a.y}, {a.x_token_stride, a.x_head_stride, a.y_token_stride, a.y_head_stride,
                      a.interleaved ? a.rotary_dim : a.rotary_dim / 2});
     const int64_t units = a.rotary_dim / 2 / (packs ? kPack<T> : 1);
-    unsigned x = 1; // threads along a head; the rest are for heads and tokens
+    unsigned x = 1; // threads along a head; the rest are for heads
     while (x < units && x < 64) x *= 2;
-    const auto y = static_cast<unsigned>(
-        std::clamp<int64_t>((a.heads + kHeads - 1) / kHeads, 1, kThreads / x));
-    const auto z = std::clamp<unsigned>(kThreads / (x * y), 1, 64);
-    const dim3 threads(x, y, z);
-    const auto blocks = static_cast<unsigned>(std::min<int64_t>((a.tokens + z - 1) / z, 65535));
+    const dim3 threads(x, static_cast<unsigned>(std::clamp<int64_t>(a.heads, 1, 256 / x)));
     if (packs)
       launch("rope", rotate<T, kPack<T>>, blocks, threads, context, a);
     else

@@ -55,11 +55,17 @@ Probe fill(OpClass c, ProbeMemory* memory, int64_t rows) {
 
 } // namespace
 
+ProbeMemory::Block::Block(size_t wanted) : bytes(wanted) {
+  constexpr auto kSize = static_cast<size_t>(kPage);
+  const size_t whole = (wanted + kSize - 1) / kSize * kSize;
+  data.reset(static_cast<std::byte*>(::operator new[](whole, kPage)));
+}
+
 const void* ProbeMemory::input(size_t bytes) {
   if (next_input_ == inputs_.size()) inputs_.emplace_back();
   Block& block = inputs_[next_input_++];
   if (block.bytes < bytes) {
-    block = {std::make_unique_for_overwrite<std::byte[]>(bytes), bytes};
+    block = Block(bytes);
     fill_ordinary(block.data.get(), bytes);
   }
   return block.data.get();
@@ -68,7 +74,7 @@ const void* ProbeMemory::input(size_t bytes) {
 void* ProbeMemory::output(size_t bytes) {
   if (next_output_ == outputs_.size()) outputs_.emplace_back();
   Block& block = outputs_[next_output_++];
-  if (block.bytes < bytes) block = {std::make_unique_for_overwrite<std::byte[]>(bytes), bytes};
+  if (block.bytes < bytes) block = Block(bytes);
   std::memset(block.data.get(), 0, bytes);
   return block.data.get();
 }

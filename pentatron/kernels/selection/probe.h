@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,9 +23,17 @@ class ProbeMemory {
   void* output(size_t bytes);
 
  private:
+  /// Whole pages: if host and GPU share memory, a page that both use moves back and forth.
   struct Block {
-    std::unique_ptr<std::byte[]> data;
+    static constexpr std::align_val_t kPage{64 << 10};
+    struct Delete {
+      void operator()(std::byte* p) const { ::operator delete[](p, kPage); }
+    };
+    std::unique_ptr<std::byte[], Delete> data;
     size_t bytes = 0;
+
+    Block() = default;
+    explicit Block(size_t wanted);
   };
   std::vector<Block> inputs_, outputs_;
   size_t next_input_ = 0, next_output_ = 0;
