@@ -22,14 +22,7 @@ template <class T, bool packs> __global__ void encode_rows(Fp8Blocks a) {
     const int64_t g = first + lane, row = g / groups, col = g % groups * kCodes;
     const bool inside = g < all && col < a.stride;
     acc_t<T> in[kCodes] = {};
-    if (inside) {
-      if constexpr (packs) {
-        load_row<true>(x + row * a.cols + col, in);
-      } else {
-        for (int j = 0; j < kCodes && col + j < a.cols; ++j)
-          in[j] = to_acc(x[row * a.cols + col + j]);
-      }
-    }
+    if (inside) load_group<packs>(x + row * a.cols, col, a.cols, in);
     float largest = 0;
     for (int j = 0; j < kCodes; ++j) {
       const float size = size_of(in[j]);
@@ -42,17 +35,7 @@ template <class T, bool packs> __global__ void encode_rows(Fp8Blocks a) {
     if (!inside) continue;
     const float encode = block_encode_of(largest);
     if (col % kBlock == 0) a.scales[col / kBlock * a.scale_stride + row] = 1 / encode;
-    uint8_t codes[kCodes];
-    for (int j = 0; j < kCodes; ++j)
-      codes[j] = rounded_code<false>(static_cast<float>(in[j]) * encode);
-    uint8_t* const out = a.codes + row * a.stride + col;
-    if constexpr (packs) {
-      uint32_t words[kCodes / 4];
-      memcpy(words, codes, sizeof words);
-      store_codes(out, words);
-    } else {
-      for (int j = 0; j < kCodes && col + j < a.stride; ++j) out[j] = codes[j];
-    }
+    store_group<false, packs>(a.codes + row * a.stride, col, a.stride, in, encode);
   }
 }
 
@@ -163,23 +146,9 @@ __global__ __launch_bounds__(kThreads) void encode_squares(Fp8Blocks a) {
     for (int i = static_cast<int>(threadIdx.x); i < kBlock * kAcross; i += kThreads) {
       const int64_t row = first_row + i / kAcross, col = first_col + i % kAcross * kCodes;
       if (row >= a.rows || col >= a.stride) continue;
-      acc_t<T> in[kCodes] = {};
-      uint8_t* const out = a.codes + row * a.stride + col;
-      if constexpr (packs) {
-        load_row<true>(x + row * a.cols + col, in);
-        uint8_t codes[kCodes];
-        for (int j = 0; j < kCodes; ++j)
-          codes[j] = rounded_code<false>(static_cast<float>(in[j]) * encode);
-        uint32_t words[kCodes / 4];
-        memcpy(words, codes, sizeof words);
-        store_codes(out, words);
-      } else {
-        for (int j = 0; j < kCodes && col + j < a.stride; ++j)
-          out[j] = col + j < a.cols
-                       ? rounded_code<false>(static_cast<float>(to_acc(x[row * a.cols + col + j])) *
-                                             encode)
-                       : uint8_t{0};
-      }
+      acc_t<T> in[kCodes];
+      load_group<packs>(x + row * a.cols, col, a.cols, in);
+      store_group<false, packs>(a.codes + row * a.stride, col, a.stride, in, encode);
     }
   }
 }

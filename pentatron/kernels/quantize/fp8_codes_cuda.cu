@@ -49,24 +49,9 @@ template <class T, bool e5m2, bool packs> __global__ void encode(Fp8Codes a) {
   for (int64_t g = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; g < all;
        g += int64_t{gridDim.x} * blockDim.x) {
     const int64_t row = g / groups, col = g % groups * kWidth;
-    acc_t<T> in[kWidth] = {};
-    uint8_t codes[kWidth];
-    if constexpr (packs) {
-      load_row<true>(x + row * a.cols + col, in);
-    } else {
-      for (int j = 0; j < kWidth && col + j < a.cols; ++j)
-        in[j] = to_acc(x[row * a.cols + col + j]);
-    }
-    for (int j = 0; j < kWidth; ++j)
-      codes[j] = rounded_code<e5m2>(static_cast<float>(in[j]) * scale);
-    uint8_t* const out = a.codes + row * a.stride + col;
-    if constexpr (packs) {
-      uint32_t words[kCodes / 4];
-      memcpy(words, codes, sizeof words);
-      store_codes(out, words);
-    } else {
-      for (int j = 0; j < kWidth && col + j < a.stride; ++j) out[j] = codes[j];
-    }
+    acc_t<T> in[kCodes];
+    load_group<packs>(x + row * a.cols, col, a.cols, in);
+    store_group<e5m2, packs>(a.codes + row * a.stride, col, a.stride, in, scale);
   }
 }
 

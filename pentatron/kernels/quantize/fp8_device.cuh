@@ -62,6 +62,31 @@ __device__ inline void store_codes(uint8_t* out, const uint32_t (&words)[kCodes 
   *reinterpret_cast<uint4*>(out) = raw;
 }
 
+/// kCodes elements from column `col` on of a row of x with `cols` columns; zeros behind the last.
+template <bool packs, class T>
+__device__ void load_group(const T* row, int64_t col, int64_t cols, acc_t<T> (&in)[kCodes]) {
+  if constexpr (packs) {
+    load_row<true>(row + col, in);
+  } else {
+    for (int j = 0; j < kCodes; ++j) in[j] = col + j < cols ? to_acc(row[col + j]) : acc_t<T>(0);
+  }
+}
+/// Their codes, into a row of `stride` codes.
+template <bool e5m2, bool packs, class A>
+__device__ void store_group(uint8_t* row, int64_t col, int64_t stride, const A (&in)[kCodes],
+                            float encode) {
+  uint8_t codes[kCodes];
+  for (int j = 0; j < kCodes; ++j)
+    codes[j] = rounded_code<e5m2>(static_cast<float>(in[j]) * encode);
+  if constexpr (packs) {
+    uint32_t words[kCodes / 4];
+    memcpy(words, codes, sizeof words);
+    store_codes(row + col, words);
+  } else {
+    for (int j = 0; j < kCodes && col + j < stride; ++j) row[col + j] = codes[j];
+  }
+}
+
 /// A tile of codes that is transposed through shared memory: rows and columns of x.
 inline constexpr int kTileRows = 128, kTileCols = 64;
 /// Of a column in the tile: neighbouring columns lie in different banks.
