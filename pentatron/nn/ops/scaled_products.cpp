@@ -32,7 +32,7 @@ QuantizedValues block_codes(const at::Tensor& x, kernels::QuantRecipe recipe, bo
                 stride = along_rows ? filled(rows, kScaledProductSize) : cols,
                 along = (stride + kBlockSize - 1) / kBlockSize;
   const bool square = recipe == kernels::QuantRecipe::kBlockwise128x128;
-  // What is filled up has codes and scales of zero.
+  // Rows that are filled up have any codes: what a product makes of them is dropped.
   const int64_t scale_stride = square ? filled(along, kScalesAtOnce) : room;
   const at::Tensor scales =
       at::zeros({square ? (out_rows + kBlockSize - 1) / kBlockSize : along, scale_stride},
@@ -41,7 +41,6 @@ QuantizedValues block_codes(const at::Tensor& x, kernels::QuantRecipe recipe, bo
                                 at::empty({room, stride}, x.options().dtype(at::kFloat8_e4m3fn)),
                             .device_scale = scales.t(),
                             .square_blocks = square};
-  if (room > out_rows) result.values.narrow(0, out_rows, room - out_rows).zero_();
   kernels::fp8_blocks({.recipe = recipe,
                        .dtype = kernel_dtype(x.scalar_type()),
                        .rows = rows,
