@@ -74,6 +74,8 @@ class LayeredOffload : public Offload {
     std::erase_if(copied_, [](const auto& entry) { return entry.second.alive.expired(); });
   }
 
+  void begin_staying_layer() override { settle(); }
+
   std::shared_ptr<void> on_save(const at::Tensor& x) override {
     const c10::Storage& storage = x.storage();
     c10::StorageImpl* const key = storage.unsafeGetStorageImpl();
@@ -159,11 +161,14 @@ class StoredInFile final : public Stored, public std::enable_shared_from_this<St
     t_.writer.submit([self = shared_from_this()] {
       const std::exception_ptr failure =
           failure_of([&] { self->t_.file.write(self->held_.data(), self->bytes_, self->offset_); });
-      self->ended(failure, [&](c10::Storage& dropped) {
-        ++self->t_.written;
-        self->writing_ = false;
-        if (!self->wanted_ && !failure) dropped = std::exchange(self->held_, c10::Storage());
-      });
+      {
+        c10::Storage dropped; // freed here: without the lock, and before it counts as written
+        self->ended(failure, [&] {
+          self->writing_ = false;
+          if (!self->wanted_ && !failure) dropped = std::exchange(self->held_, c10::Storage());
+        });
+      }
+      self->ended(nullptr, [&] { ++self->t_.written; });
     });
   }
 
@@ -182,7 +187,7 @@ class StoredInFile final : public Stored, public std::enable_shared_from_this<St
     t_.reader.submit([self = shared_from_this()] {
       const std::exception_ptr failure = failure_of(
           [&] { self->t_.file.read(self->held_.mutable_data(), self->bytes_, self->offset_); });
-      self->ended(failure, [&](c10::Storage&) { self->coming_ = false; });
+      self->ended(failure, [&] { self->coming_ = false; });
     });
   }
 
@@ -204,11 +209,10 @@ class StoredInFile final : public Stored, public std::enable_shared_from_this<St
     return nullptr;
   }
   template <class Fn> void ended(const std::exception_ptr& failure, Fn&& change) {
-    c10::Storage dropped; // freed without the lock
     {
       const std::lock_guard lock(t_.mutex);
       if (failure && !t_.failure) t_.failure = failure;
-      change(dropped);
+      change();
     }
     t_.changed.notify_all();
   }

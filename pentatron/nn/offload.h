@@ -23,6 +23,9 @@ class Offload : public SavedHooks {
   virtual void begin_pass() = 0;
   /// A layer begins; storages of `staying` are in memory whatever happens, and are not copied.
   virtual void begin_layer(const std::vector<at::Tensor>& staying) = 0;
+  /// A layer begins of which nothing is copied: of the layers before, only the last may still be
+  /// on its way.
+  virtual void begin_staying_layer() = 0;
 };
 
 /// Offloads CPU tensors to an unnamed file in `folder`, with separate threads. The file goes with

@@ -210,6 +210,9 @@ Flows Chunk::forward(Flows flows, ForwardContext& ctx, ParamStore& store, Tape* 
       i = graphed_->end - 1;
       continue;
     }
+    if (tape != nullptr && options_.offload != nullptr && segment->recomputable() &&
+        offload_of(i) == nullptr)
+      options_.offload->begin_staying_layer();
     const Group* const group = ctx.differentiated ? group_of(i) : nullptr;
     if (group != nullptr && group->begin == i)
       tape->records().push_back(start_of(*group, detached(group->takes, flows)));

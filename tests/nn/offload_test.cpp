@@ -1,10 +1,13 @@
 // What layers keep goes to a file and comes back in the same bits; memory holds about two layers.
 #include "pentatron/nn/offload.h"
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -16,6 +19,16 @@
 #include "tests/nn/saved_fixture.h"
 #include "tests/support/files.h"
 #include "tests/support/ranks.h"
+
+namespace {
+std::atomic<useconds_t> disk_takes = 0; ///< microseconds for each write
+}
+
+/// In the place of the C library's, so that a disk can be slow.
+extern "C" ssize_t pwrite(int file, const void* data, size_t bytes, off_t offset) {
+  if (const useconds_t time = disk_takes; time != 0) ::usleep(time);
+  return ::syscall(SYS_pwrite64, file, data, bytes, offset);
+}
 
 namespace pentatron::nn {
 namespace {
@@ -53,15 +66,19 @@ struct Trained {
   int64_t peak = 0;                ///< of activations
 };
 
+std::vector<std::unique_ptr<Segment>> layers(Param& a, Param& b) {
+  std::vector<std::unique_ptr<Segment>> all;
+  for (int64_t i = 0; i < kLayers; ++i) all.push_back(std::make_unique<WideSegment>(a, b));
+  return all;
+}
+
 /// Two microbatches that are alive at the same time, as in a pipeline.
 Trained train(const ChunkOptions& options) {
   install_counting_allocator();
   Params params;
   Param &a = params.add("a", randn({kWide, kWidth}, 1)),
         &b = params.add("b", randn({kWidth, kWide}, 2));
-  std::vector<std::unique_ptr<Segment>> segments;
-  for (int64_t i = 0; i < kLayers; ++i) segments.push_back(std::make_unique<WideSegment>(a, b));
-  const Chunk chunk = test::chain(std::move(segments), options, /*takes=*/true, /*gives=*/true);
+  const Chunk chunk = test::chain(layers(a, b), options, /*takes=*/true, /*gives=*/true);
   Resident store;
   Pass first(kRows), second(kRows);
   const MemoryScope memory(MemoryCategory::kActivations);
@@ -100,6 +117,32 @@ TEST(Offload, ChangesNoBitAndHoldsTwoLayers) {
     EXPECT_LT(away.peak, (2 * stay + 5) * kLayerBytes) << options.offloaded;
   }
   EXPECT_TRUE(std::filesystem::is_empty(scratch.path() / "made")) << "files have no names";
+}
+
+TEST(Offload, ForwardHoldsTwoLayersBeforeASlowDisk) {
+  install_counting_allocator();
+  const TemporaryFolder scratch;
+  Params params;
+  Param &a = params.add("a", randn({kWide, kWidth}, 1)),
+        &b = params.add("b", randn({kWidth, kWide}, 2));
+  Resident store;
+  const MemoryScope memory(MemoryCategory::kActivations);
+  for (const int64_t away : {kLayers - 1, int64_t{3}}) {
+    const Chunk chunk = test::chain(
+        layers(a, b), {.offload = offload_to_file(scratch.path()), .offloaded = away}, true, true);
+    Pass pass(kRows);
+    const at::Tensor x = randn({kRows, kWidth}, 3);
+    const int64_t before = test::held_bytes();
+    reset_memory_peak(0);
+    Tape tape;
+    disk_takes = 10'000;
+    chunk.forward({x}, pass.ctx, store, &tape);
+    disk_takes = 0;
+    // Of layers that stay everything, before them one that has not left yet; inputs of all layers.
+    const int64_t stay = kLayers - away;
+    EXPECT_LT(test::peak_bytes() - before, (stay + 1) * kLayerBytes + kLayerBytes * 3 / 4) << away;
+    chunk.backward({x}, pass.ctx, store, tape);
+  }
 }
 
 TEST(Offload, AFolderThatCannotBeWrittenIsNamed) {
