@@ -35,6 +35,8 @@ namespace pentatron::kernels::gemm_detail {
 constexpr int64_t kMaxColumnsThin =
     128; // columns of B in a block for few rows, where B is used once and must not leave the cache
 constexpr int64_t kThinRows = 64;
+/// Bytes of op(B) that pay for the start of a thread: some 20 us from memory.
+constexpr double kBytesOfAThread = 1 << 18;
 
 constexpr int64_t ceil_div(int64_t x, int64_t y) {
   return (x + y - 1) / y;
@@ -267,13 +269,16 @@ template <class Derived> class BlockedGemm {
     return static_cast<const Derived&>(*this);
   }
 
-  /// Threads worth starting: each needs enough multiplications to pay for its start.
+  /// Threads worth starting: each needs enough multiplications to pay for its start, or enough of a
+  /// matrix to read, which is what few rows wait for.
   int threads_for() const {
     if (omp_in_parallel()) return 1;
-    const double work = static_cast<double>(g_.m) * static_cast<double>(g_.n) *
-                        static_cast<double>(g_.k) * static_cast<double>(g_.batch);
+    const double b = static_cast<double>(g_.n) * static_cast<double>(g_.k) *
+                     static_cast<double>(g_.batch),
+                 work = static_cast<double>(g_.m) * b / Derived::kWorkOfAThread,
+                 bytes = b * Derived::kElement / kBytesOfAThread;
     return static_cast<int>(
-        std::clamp(work / Derived::kWorkOfAThread, 1.0, static_cast<double>(num_threads())));
+        std::clamp(std::max(work, bytes), 1.0, static_cast<double>(num_threads())));
   }
 
   /// Bytes of a thread's buffer: packed A, packed B, bias, scratch.
