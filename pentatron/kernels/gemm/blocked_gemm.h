@@ -20,8 +20,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include <omp.h>
 
@@ -37,6 +39,7 @@ constexpr int64_t kMaxColumnsThin =
 constexpr int64_t kThinRows = 64;
 /// Bytes of op(B) that pay for the start of a thread: some 20 us from memory.
 constexpr double kBytesOfAThread = 1 << 18;
+constexpr int64_t kPartsOfAThread = 8; ///< of a product of few rows, if there are enough columns
 
 constexpr int64_t ceil_div(int64_t x, int64_t y) {
   return (x + y - 1) / y;
@@ -119,6 +122,7 @@ template <class Derived> class BlockedGemm {
   void run() {
     constexpr int64_t kTile = kTileColumns<Derived>;
     const int threads = threads_for();
+    if (self().thin()) return run_thin(threads);
     const bool over_batch = g_.batch >= threads;
     const Parts parts = over_batch ? Parts{.lower = g_.lower} : choose_parts<Derived>(g_, threads);
     const Grid grid = parts.grid;
@@ -269,6 +273,36 @@ template <class Derived> class BlockedGemm {
     return static_cast<const Derived&>(*this);
   }
 
+  /// Few rows: a thread that has read its columns of op(B) takes the next ones, because memory
+  /// serves threads at different speeds.
+  void run_thin(int threads) {
+    constexpr int64_t kTile = kTileColumns<Derived>;
+    const int64_t columns =
+        kTile * std::clamp<int64_t>(ceil_div(ceil_div(g_.n, kTile), threads * kPartsOfAThread), 1,
+                                    max_columns_ / kTile);
+    const int64_t parts = ceil_div(g_.n, columns), all = g_.batch * parts,
+                  workers = std::min<int64_t>(threads, all), each = lay_out_buffer();
+    const PackBuffer buffer(static_cast<size_t>(each * workers));
+    if (workers == 1) {
+      typename Derived::Thread thread;
+      for (int64_t item = 0; item < g_.batch; ++item)
+        region(thread, buffer.data(), item, 0, g_.m, 0, g_.n);
+      return;
+    }
+    std::atomic<int64_t> next = 0;
+#pragma omp parallel num_threads(static_cast <int>(workers))
+    {
+      typename Derived::Thread thread;
+      std::byte* const mine = buffer.data() + omp_get_thread_num() * each;
+      int64_t packed = -1; // the item whose rows lie in the buffer
+      for (int64_t part = next++; part < all; part = next++) {
+        const int64_t item = part / parts, begin = part % parts * columns;
+        region(thread, mine, item, 0, g_.m, begin, std::min(g_.n, begin + columns),
+               std::exchange(packed, item) != item);
+      }
+    }
+  }
+
   /// Threads worth starting: each needs enough multiplications to pay for its start, or enough of a
   /// matrix to read, which is what few rows wait for.
   int threads_for() const {
@@ -298,10 +332,11 @@ template <class Derived> class BlockedGemm {
            256; // not a multiple of the page: no aliasing
   }
 
-  /// One thread's part of one product: rows [m0, m1) and columns [n0, n1) of C.
+  /// One thread's part of one product: rows [m0, m1) and columns [n0, n1) of C. `new_rows`: those
+  /// of A that a thin product packs are not in the buffer.
   template <class Thread>
   void region(Thread& thread, std::byte* buffer, int64_t item, int64_t m0, int64_t m1, int64_t n0,
-              int64_t n1) const {
+              int64_t n1, bool new_rows = true) const {
     constexpr int64_t kStep = Derived::kRowStep;
     const int64_t most_rows =
         lower_ ? std::min(self().max_rows(), kTriangleRows) : self().max_rows();
@@ -316,7 +351,7 @@ template <class Derived> class BlockedGemm {
       for (int64_t i = m0; i < m1; i += scratch_rows_) {
         const int64_t rows = std::min(scratch_rows_, m1 - i);
         block.first_row = i;
-        block.new_rows = block.j == n0;
+        block.new_rows = new_rows && block.j == n0;
         if (self().thin()) {
           block.i = i;
           block.rows = rows;
