@@ -140,12 +140,16 @@ TEST_P(Gemm, WithoutProductsGivesOldValuesAndBias) {
 
 TEST_P(OrderedGemm, BitsDoNotDependOnTheNumberOfThreads) {
   const int threads = omp_get_max_threads();
-  for (const auto& [m, n, k] :
-       {std::tuple<int64_t, int64_t, int64_t>{301, 517, 1233}, {3, 1999, 771}, {777, 5, 900}}) {
+  for (const auto& [m, n, k, transpose_b] :
+       {std::tuple<int64_t, int64_t, int64_t, bool>{301, 517, 1233, false},
+        {3, 1999, 771, false},
+        {3, 1030, 771, true},
+        {17, 350, 900, true},
+        {777, 5, 900, false}}) {
     std::vector<std::byte> first;
     for (const int t : {1, 2, 3, 4, 7}) {
       omp_set_num_threads(t);
-      Data d = make({m, n, k, true, false, GetParam().in, GetParam().out, true, true});
+      Data d = make({m, n, k, true, transpose_b, GetParam().in, GetParam().out, true, true});
       attach(d, true);
       run(d.args);
       if (t == 1) {
@@ -262,27 +266,29 @@ TEST_P(Gemm, NanAndInfinityReachTheirRowAndColumnOnly) {
 }
 
 TEST_P(OrderedGemm, BatchesRunEveryItemWithItsStrides) {
-  const auto in = static_cast<int64_t>(element_size(GetParam().in));
-  const auto out = static_cast<int64_t>(element_size(GetParam().out));
-  constexpr int64_t kBatch = 5, kM = 9, kN = 35, kK = 21;
-  for (const int threads : {1, 2, 8}) {
-    const int before = omp_get_max_threads();
-    omp_set_num_threads(threads);
-    Data d = make({kBatch * kM, kN, kK, false, false, GetParam().in, GetParam().out, false, false});
-    attach(d, false);
-    d.args.m = kM;
-    d.args.batch = kBatch;
-    d.args.stride_a = kM * kK;
-    d.args.stride_b = 0;
-    d.args.stride_c = kM * kN;
-    run(d.args);
-    omp_set_num_threads(before);
-    Data whole =
-        make({kBatch * kM, kN, kK, false, false, GetParam().in, GetParam().out, false, false});
-    attach(whole, false);
-    run(whole.args);
-    EXPECT_EQ(d.c.bytes(), whole.c.bytes()) << threads << " threads";
-    EXPECT_GT(in * out, 0);
+  constexpr int64_t kBatch = 5;
+  // The second: few rows, and enough of B for several threads.
+  for (const auto& [m, n, k, transpose_b] :
+       {std::tuple<int64_t, int64_t, int64_t, bool>{9, 35, 21, false}, {3, 450, 601, true}}) {
+    for (const int threads : {1, 2, 8}) {
+      const int before = omp_get_max_threads();
+      omp_set_num_threads(threads);
+      const Problem p{kBatch * m,     n,     k,    false, transpose_b, GetParam().in,
+                      GetParam().out, false, false};
+      Data d = make(p);
+      attach(d, false);
+      d.args.m = m;
+      d.args.batch = kBatch;
+      d.args.stride_a = m * k;
+      d.args.stride_b = 0;
+      d.args.stride_c = m * n;
+      run(d.args);
+      omp_set_num_threads(before);
+      Data whole = make(p);
+      attach(whole, false);
+      run(whole.args);
+      EXPECT_EQ(d.c.bytes(), whole.c.bytes()) << threads << " threads, " << m << " rows";
+    }
   }
 }
 
