@@ -65,7 +65,9 @@ void install_stop_signals() {
 std::string read_token(const std::string& file) {
   std::ifstream in(file);
   std::stringstream content;
-  if (!in || !(content << in.rdbuf()))
+  std::error_code error;
+  const bool empty = std::filesystem::file_size(file, error) == 0 && !error; // << fails for it
+  if (!in || !(empty || content << in.rdbuf()))
     raise<Error>("--token-file {} cannot be read\n  try: --token-file with a file that has "
                  "the token in one line",
                  file);
@@ -101,11 +103,11 @@ void set_http_options(const ServeArguments& arguments, serve::http::ServerOption
     raise<ConfigError>("--max-body {} is not a size\n  try: --max-body 4MiB", arguments.max_body);
   if (!arguments.token_file.empty()) http.guard.token = read_token(arguments.token_file);
   http.guard.open_paths = {"/", "/health", "/livez", "/readyz"};
-  if (arguments.listen.empty()) {
+  if (!arguments.listen.empty()) http.address = arguments.listen;
+  if (arguments.listen.empty() || arguments.listen == "127.0.0.1" || arguments.listen == "::1") {
     http.guard.hosts = {"127.0.0.1", "localhost", "[::1]"};
     return;
   }
-  http.address = arguments.listen;
   if (http.guard.token.empty())
     raise<ConfigError>("--listen {} lets other machines send requests, and needs --token-file\n  "
                        "try: --token-file FILE, or remove --listen",

@@ -200,9 +200,10 @@ void take_chat(Fields& fields, const OrderedJson& body, CompletionRequest& reque
   if (logprobs.value_or(false)) request.logprobs = top.value_or(0);
   fields.without_effect("response_format", {Json{{"type", "text"}}});
   fields.without_effect("modalities", {Json::array({"text"})});
-  fields.without_effect("parallel_tool_calls", {true});
-  for (const char* name : {"functions", "function_call", "audio", "prediction", "verbosity",
-                           "reasoning_effort", "web_search_options"})
+  fields.without_effect("parallel_tool_calls", {true, false}); // they are not parsed
+  fields.without_effect("verbosity", {"medium"});
+  for (const char* name : {"functions", "function_call", "audio", "prediction", "reasoning_effort",
+                           "web_search_options"})
     fields.without_effect(name, {});
 }
 

@@ -256,6 +256,11 @@ void Service::complete(const http::Request& request, Endpoint endpoint,
   if (stopping_) throw ApiError(503, kStopping);
   const std::string_view type = request.header("content-type");
   if (!is_json(type)) throw ApiError(415, "the Content-Type of a request must be application/json");
+  if (const std::string_view encoding = request.header("content-encoding");
+      !encoding.empty() && encoding != "identity")
+    throw ApiError(415, fmt::format("a body with Content-Encoding {} cannot be read; send it "
+                                    "without",
+                                    excerpt(encoding, 40)));
   CompletionRequest parsed = parse_request(request.body, endpoint, options_.limits);
   const int64_t variant = variant_of(parsed.model);
   const std::vector<std::string>& stops = options_.chats[static_cast<size_t>(variant)].stops;

@@ -171,9 +171,11 @@ void choose_training(Settings& settings, const FinetuneRequest& request, const C
     choose_min_lr(small ? 5e-5 : 1e-5);
     settings.choose("optimizer.weight_decay", 0.01, "");
   } else {
-    settings.choose("peft.type", "lora", "train adapters and freeze the model");
-    settings.choose("peft.r", 16, "");
-    settings.choose("peft.alpha", 32, "");
+    if (!settings.given("peft.load")) { // else as the adapter is
+      settings.choose("peft.type", "lora", "train adapters and freeze the model");
+      settings.choose("peft.r", 16, "");
+      settings.choose("peft.alpha", 32, "");
+    }
     settings.choose("optimizer.lr", small ? "0.001" : "0.0002",
                     "high, because adapters start at zero");
     choose_min_lr(small ? 1e-3 : 2e-4);
@@ -214,7 +216,9 @@ std::string prompts_of(const Examples& examples, data::StreamRange range) {
     const std::vector<int64_t> tokens(examples.texts->tokens(i),
                                       examples.texts->tokens(i) + length);
     const std::string text = examples.tokenizer->decode_with_special(tokens);
-    if (!text.empty() && text.size() <= kLongestPrompt) prompts.push_back(text);
+    if (text.empty() || text.size() > kLongestPrompt) continue;
+    // A text that looks like an example would be read as one.
+    prompts.push_back(trim(text).starts_with('{') ? dump_json({{"prompt", text}}) : text);
   }
   return prompts.empty() ? "" : dump_json(prompts);
 }
@@ -349,7 +353,7 @@ FinetuneRun make_finetune_run(const FinetuneRequest& asked) {
   at_first("optimizer.min_lr", "0");
   if (!settings.given("train.micro_batch_size"))
     at_first("train.global_batch_size", fmt::to_string(request.world_size));
-  if (!request.all_weights) at_first("peft.type", "lora");
+  if (!request.all_weights && !settings.given("peft.load")) at_first("peft.type", "lora");
   const Config with_model =
       load_config(std::vector<std::string>{}, settings.texts(first), {}, request.world_size);
   choose_training(settings, request, with_model);

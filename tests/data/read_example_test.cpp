@@ -146,6 +146,33 @@ TEST_F(ExampleTest, SystemBesideAConversationIsItsSystemMessage) {
               HasSubstr("it has history, for which a conversation has no place"));
 }
 
+/// LLaMA-Factory's turns.
+TEST_F(ExampleTest, FunctionCallsAndObservationsAreToolCallsAndTheirResults) {
+  const RenderChat form = render_with(
+      "{% for m in messages %}{{ m.role[0] }}:{% if m.tool_calls %}{% for c in m.tool_calls %}"
+      "{{ c.function.name }}({{ c.function.arguments.place }}){% endfor %}{% else %}{{ m.content }}"
+      "{% endif %}.{% endfor %}");
+  const auto of_calls = [](const std::string& value) {
+    return R"({"conversations": [{"from": "human", "value": "Q"}, {"from": "function_call",)"
+           R"( "value": ")" +
+           value + R"("}, {"from": "observation", "value": "7"}, {"from": "gpt", "value": "A"}]})";
+  };
+  const std::string call = R"({\"name\": \"sky\", \"arguments\": {\"place\": \"Ur\"}})";
+  EXPECT_EQ(text(of_calls(call), form), "u:Q.a:sky(Ur).t:7.a:A.");
+  EXPECT_EQ(learned(of_calls(call), form), "a:sky(Ur).a:A.");
+  EXPECT_EQ(text(of_calls("[" + call + ", " + call + "]"), form), "u:Q.a:sky(Ur)sky(Ur).t:7.a:A.");
+  // OpenAI's text instead of an object.
+  EXPECT_EQ(text(of_calls(R"({\"name\": \"sky\", \"arguments\": \"{\\\"place\\\": \\\"Ur\\\"}\"})"),
+                 form),
+            "u:Q.a:sky(Ur).t:7.a:A.");
+  for (const char* value : {"sky", "[]", "3", R"({\"name\": \"sky\"})", R"([{\"arguments\": {}}])"})
+    EXPECT_THAT(refused(of_calls(value)),
+                HasSubstr("a turn from function_call is not the JSON of calls"))
+        << value;
+  EXPECT_THAT(refused(R"({"conversations": [{"from": "bard", "value": "Q"}]})"),
+              HasSubstr("from bard, not from human, gpt, system, tool, function_call or"));
+}
+
 TEST_F(ExampleTest, AlpacaMayHaveSystemHistoryAndTools) {
   const std::string last = R"("instruction": "Q", "input": "I", "output": "A"})";
   EXPECT_EQ(text(R"({"system": "be", "history": [["P", "O"], ["N", "M"]], )" + last),

@@ -250,6 +250,57 @@ TEST_F(SftTest, ToolsThatChatmlLeavesOutAreTold) {
   EXPECT_THAT(log.text(), testing::HasSubstr("one example has tools or tool calls"));
 }
 
+/// SmolLM2's and older templates write the contents of messages alone.
+TEST_F(SftTest, ToolCallsThatATemplateLeavesOutAreTold) {
+  const std::string talk =
+      R"({"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"type":)"
+      R"("function","function":{"name":"f","arguments":{}}}]},{"role":"tool","content":"7"},)"
+      R"({"role":"assistant","content":"b"})";
+  const auto brief = [](const char* more) {
+    return render_by(std::make_shared<const tokenizer::ChatTemplate>(
+                         "{% for m in messages %}{{ m.role[0] }}:{{ m.content or '' }}" +
+                         std::string(more) + ".{% endfor %}"),
+                     OrderedJson::object(), std::nullopt);
+  };
+  const auto learned = [&](const RenderChat& render, const std::string& before = "") {
+    const TaughtText taught =
+        teach_record("{" + before + R"("messages":[)" + talk + "]}", render, tokenizer);
+    std::string bytes = taught.without_tools ? "lost: " : "";
+    for (size_t i = 0; i < taught.tokens.size(); ++i)
+      if (taught.taught[i] != 0) bytes += static_cast<char>(taught.tokens[i]);
+    return bytes;
+  };
+  EXPECT_EQ(learned(brief("")), "lost: a:.a:b.");
+  const RenderChat writes =
+      brief("{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}");
+  EXPECT_EQ(learned(writes), "a:f.a:b.");
+  EXPECT_EQ(learned(writes, R"("tools":[{"type":"function"}],)"), "lost: a:f.a:b.");
+  // ChatML, where a content of null is empty.
+  EXPECT_EQ(learned({}), "lost: <|im_end|>\nb<|im_end|>\n");
+}
+
+TEST_F(SftTest, OlderCallsRefusalsAndRejectedAnswers) {
+  const auto learned = [&](const std::string& record) {
+    const TaughtText taught = teach_record(record, {}, tokenizer);
+    std::string bytes;
+    for (size_t i = 0; i < taught.tokens.size(); ++i)
+      if (taught.taught[i] != 0) bytes += static_cast<char>(taught.tokens[i]);
+    return bytes;
+  };
+  EXPECT_EQ(learned(R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":)"
+                    R"(null,"refusal":"no"}]})"),
+            "no<|im_end|>\n");
+  EXPECT_EQ(learned(R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":)"
+                    R"(null,"function_call":{"name":"f","arguments":"{}"}},{"role":"function",)"
+                    R"("name":"f","content":"7"},{"role":"assistant","content":"b"}]})"),
+            "<|im_end|>\nb<|im_end|>\n");
+  EXPECT_EQ(learned(R"({"messages":null,"prompt":"a","completion":"b","label":true})"),
+            std::string("b\0", 2)); // and the end of the document
+  EXPECT_THAT(
+      error_of<DataError>([&] { learned(R"({"prompt":"a","completion":"b","label":false})"); }),
+      HasSubstr("its label is false"));
+}
+
 TEST_F(SftTest, RecordsThatTeachNothingAreErrors) {
   const auto message = [&](const std::string& record) {
     return error_of<DataError>([&] { teach_record(record, {}, tokenizer); });

@@ -60,6 +60,7 @@ void give_back(void* p, size_t bytes) {
 }
 
 namespace {
+std::mutex g_access; // of what follows: the threads of backward and of loading copy, too
 bool g_hidden = false;
 int g_accesses = 0;
 
@@ -70,13 +71,16 @@ void protect(int rights) {
 } // namespace
 
 void hide_device_memory() {
+  const std::scoped_lock lock(g_access);
   g_hidden = true;
   protect(PROT_NONE);
 }
 DeviceAccess::DeviceAccess() {
+  const std::scoped_lock lock(g_access);
   if (g_accesses++ == 0 && g_hidden) protect(PROT_READ | PROT_WRITE);
 }
 DeviceAccess::~DeviceAccess() {
+  const std::scoped_lock lock(g_access);
   if (--g_accesses == 0 && g_hidden) protect(PROT_NONE);
 }
 

@@ -131,6 +131,18 @@ TEST_F(Serves, ModelsByEncodedNames) {
   EXPECT_THAT(once(request("GET", "/v1/models/%0d%0aX:%20%ff")), StartsWith("HTTP/1.1 404 "));
 }
 
+TEST_F(Serves, NoCompressedBodies) {
+  const auto answer = [&](const char* encoding) {
+    return once(
+        fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                    "application/json\r\nContent-Encoding: {}\r\nContent-Length: 2\r\n\r\n{{}}",
+                    encoding));
+  };
+  EXPECT_THAT(answer("gzip"),
+              AllOf(StartsWith("HTTP/1.1 415 "), HasSubstr("Content-Encoding gzip")));
+  EXPECT_THAT(answer("identity"), StartsWith("HTTP/1.1 400 ")) << "it has no prompt";
+}
+
 TEST_F(Serves, JsonOfAnyMediaTypeThatIsJson) {
   const auto status_of = [&](const std::string& type) {
     const std::string body = R"({"prompt":[]})";

@@ -94,7 +94,7 @@ struct AdapterSettings {
             .on_resume(OnResume::kIgnored),
         field("base", &C::base,
               "when resuming: the model that the adapters belong to, if it has been moved since "
-              "the run started; a model with different weights is rejected")
+              "the run started; another model is rejected")
             .on_resume(OnResume::kIgnored)};
   }
   void validate(config::Violations& violations, std::string_view path) const;

@@ -37,7 +37,9 @@ ChatText render_chatml(const OrderedJson& messages, const OrderedJson&, ChatEnd 
     const std::string role = text_of(message, "role");
     chat.text += fmt::format("<|im_start|>{}\n", role);
     const size_t begin = chat.text.size();
-    chat.text += text_of(message, "content") + kChatmlEnd + "\n";
+    const auto content = message.find("content");
+    const bool empty = content != message.end() && content->is_null(); // beside tool calls
+    chat.text += (empty ? "" : text_of(message, "content")) + kChatmlEnd + "\n";
     if (role == "assistant") chat.answers.push_back({begin, chat.text.size()});
   }
   if (end == ChatEnd::kAnswer) chat.text += "<|im_start|>assistant\n";

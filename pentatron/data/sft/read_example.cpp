@@ -32,7 +32,7 @@ class Members {
   OptionalText text(const char* name) const {
     return has_text(json_, name) ? OptionalText(json_[name].get<std::string>()) : std::nullopt;
   }
-  bool has(const char* name) const { return json_.contains(name); }
+  bool has(const char* name) const { return !value(name).is_null(); }
   /// The tools of a conversation, which many files have as text; null if there are none.
   OrderedJson tools() const;
   /// Empty: there is none.
@@ -90,6 +90,30 @@ OrderedJson Members::history() const {
   return messages;
 }
 
+/// The message of a turn from function_call (LLaMA-Factory), whose value is the JSON text of one
+/// call or of several: {"name", "arguments"}.
+OrderedJson message_of_calls(const std::string& value) {
+  constexpr const char* kForm =
+      "a turn from function_call is not the JSON of calls, {\"name\": ..., \"arguments\": {...}}";
+  OrderedJson given;
+  try {
+    parse_json(value, "function_call"); // with its bounds
+    given = OrderedJson::parse(value);
+  } catch (const DataError&) {
+    raise<DataError>("{}: {}", kForm, excerpt(value, 60));
+  }
+  if (!given.is_array()) given = OrderedJson::array({std::move(given)});
+  OrderedJson calls = OrderedJson::array();
+  for (OrderedJson& call : given) {
+    if (!call.is_object() || !has_text(call, "name") || !call.contains("arguments"))
+      raise<DataError>("{}: {}", kForm, excerpt(value, 60));
+    calls.push_back({{"type", "function"},
+                     {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}});
+  }
+  if (calls.empty()) raise<DataError>("{}: {}", kForm, excerpt(value, 60));
+  return {{"role", "assistant"}, {"tool_calls", std::move(calls)}};
+}
+
 /// Roles and contents of ShareGPT's turns.
 OrderedJson messages_of_turns(const OrderedJson& turns) {
   if (!turns.is_array()) throw DataError("conversations is not a list");
@@ -104,10 +128,16 @@ OrderedJson messages_of_turns(const OrderedJson& turns) {
     std::string role = turn["from"];
     if (role == "human") role = "user";
     if (role == "gpt") role = "assistant";
-    if (role != "user" && role != "assistant" && role != "system" && role != "tool")
-      raise<DataError>("a turn of conversations is from {}, not from human, gpt, system or tool",
+    if (role == "observation") role = "tool";
+    if (role == "function_call") {
+      messages.push_back(message_of_calls(turn["value"]));
+    } else if (role == "user" || role == "assistant" || role == "system" || role == "tool") {
+      messages.push_back({{"role", role}, {"content", turn["value"]}});
+    } else {
+      raise<DataError>("a turn of conversations is from {}, not from human, gpt, system, tool, "
+                       "function_call or observation",
                        role);
-    messages.push_back({{"role", role}, {"content", turn["value"]}});
+    }
     if (turn.contains("weight")) messages.back()["weight"] = turn["weight"];
   }
   return messages;
@@ -144,6 +174,20 @@ bool take_weight(OrderedJson& message) {
   return weight == 0 && role == "assistant";
 }
 
+/// OpenAI's older form of tool calls, and its refusals, as the messages of today.
+void renew_message(OrderedJson& message) {
+  const auto is_null = [&](const char* name) {
+    return !message.contains(name) || message[name].is_null();
+  };
+  if (message["role"] == "function") message["role"] = "tool";
+  if (!is_null("function_call") && is_null("tool_calls"))
+    message["tool_calls"] =
+        OrderedJson::array({{{"type", "function"}, {"function", message["function_call"]}}});
+  message.erase("function_call");
+  if (has_text(message, "refusal") && is_null("content")) message["content"] = message["refusal"];
+  message.erase("refusal");
+}
+
 /// Checks messages and adds them to a conversation.
 void add_messages(OrderedJson messages, Example& example) {
   if (!messages.is_array() || messages.empty())
@@ -151,6 +195,7 @@ void add_messages(OrderedJson messages, Example& example) {
   for (OrderedJson& message : messages) {
     if (!message.is_object() || !has_text(message, "role"))
       throw DataError("a message has no role");
+    renew_message(message);
     tokenizer::take_message(message, fmt::format("messages[{}]", example.messages.size()));
     const bool skipped = take_weight(message);
     example.skipped.push_back(skipped ? 1 : 0);
@@ -230,6 +275,9 @@ Example read_example(std::string_view record, bool templated, const std::string&
   const Members members(json);
   Example example;
   constexpr const char* kAsMessages = "messages with all turns";
+  if (const OrderedJson label = members.value("label"); label == false && members.has("completion"))
+    throw DataError("its label is false, an answer to avoid (KTO), and only answers to give can be "
+                    "learned");
   if (members.has("messages") || members.has("conversations")) {
     members.refuse({"history"}, "a conversation", kAsMessages);
     example = conversation(members);

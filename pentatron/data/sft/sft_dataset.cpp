@@ -60,11 +60,10 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
   }
   if (tools_left_out_ > 0)
     log::shared_warning(
-        "{} tools or tool calls, which ChatML cannot contain, so the model does not "
-        "learn them\n  try: tokenizer.path=DIR with a chat template that contains "
-        "tools",
-        tools_left_out_ == 1 ? "one example has"
-                             : fmt::format("{} examples have", tools_left_out_));
+        "{} tools or tool calls, which {}, so the model does not learn them\n  try: "
+        "tokenizer.path=DIR with a chat template that contains tools",
+        tools_left_out_ == 1 ? "one example has" : fmt::format("{} examples have", tools_left_out_),
+        options.render ? "the chat template leaves out" : "ChatML cannot contain");
   report_.tokens = static_cast<int64_t>(tokens_.size());
   if (size() > 0) return;
   if (empty_ > 0 && needed_ == 0)

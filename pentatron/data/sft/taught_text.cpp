@@ -72,6 +72,30 @@ bool is_answer(const OrderedJson& message) {
   return message["role"] == "assistant";
 }
 
+/// Whether the template leaves out the tools or tool calls of a conversation.
+bool leaves_out_tools(const Example& example, const RenderChat& render) {
+  const auto calls = [](const OrderedJson& message) { return message.contains("tool_calls"); };
+  const bool has_calls = std::ranges::any_of(example.messages, calls);
+  if (example.tools.is_null() && !has_calls) return false;
+  const std::string text = rendered(example, render, ChatEnd::kNothing).text;
+  const auto same_without = [&](auto&& remove) {
+    Example other = example;
+    remove(other);
+    try {
+      return rendered(other, render, ChatEnd::kNothing).text == text;
+    } catch (const DataError&) { // the template needs them
+      return false;
+    }
+  };
+  const auto remove_calls = [](Example& other) {
+    for (OrderedJson& message : other.messages)
+      if (message.erase("tool_calls") > 0 && message["content"].is_null()) message["content"] = "";
+  };
+  return (!example.tools.is_null() &&
+          same_without([](Example& other) { other.tools = OrderedJson(); })) ||
+         (has_calls && same_without(remove_calls));
+}
+
 /// The conversation with the answers to learn.
 ChatText learned(const Example& example, const RenderChat& render) {
   ChatText chat = rendered(example, render, ChatEnd::kNothing);
@@ -159,9 +183,7 @@ TaughtText teach_record(std::string_view record, const RenderChat& render,
   if (!example.messages.is_null()) {
     const ChatText chat = learned(example, render);
     TaughtText taught = teach_spans(chat.text, chat.answers, tokenizer);
-    const auto calls = [](const OrderedJson& message) { return message.contains("tool_calls"); };
-    taught.without_tools =
-        !render && (!example.tools.is_null() || std::ranges::any_of(example.messages, calls));
+    taught.without_tools = leaves_out_tools(example, render);
     return taught;
   }
   const std::string text = example.prompt + *example.completion;

@@ -15,7 +15,7 @@ namespace pentatron::data {
 struct TaughtText {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> taught; ///< of each token: 1 if the model learns to write it
-  bool without_tools = false;  ///< no template wrote the tools or tool calls of the example
+  bool without_tools = false;  ///< the template leaves out its tools or tool calls
 };
 
 /// Texts are tokenized as a whole. A token is taught if any of its bytes lies in a span, as in
@@ -31,7 +31,8 @@ std::vector<int32_t> encode_begun(std::string_view text, const Tokenizer& tokeni
 /// What a JSON object means, by the first of these members:
 ///   messages                 [{"role", "content", ...}, ...], as in OpenAI's API; with "weight": 0
 ///                            an answer is not learned
-///   conversations            ShareGPT: [{"from", "value"}, ...], roles human, gpt, system
+///   conversations            ShareGPT: [{"from", "value"}, ...], roles human, gpt, system; of
+///                            LLaMA-Factory function_call (JSON of calls) and observation
 ///   prompt and completion    both text: the completion and the end of the document are learned;
 ///                            both lists of messages (TRL): the answers of the completion
 ///   instruction and output   Alpaca, with `input` or not; `history`: [[question, answer], ...]

@@ -33,7 +33,7 @@ struct TemplateRules {
   bool trim_blocks = true;            ///< a line feed after a block is dropped
   bool lstrip_blocks = true;          ///< as are blanks before a block that is first in its line
   bool keep_trailing_newline = false; ///< of the source
-  bool strict_undefined = false;      ///< printing one is an error
+  bool strict_undefined = false;      ///< printing or using one is an error
   /// tojson is Jinja's own, whose text can stand in HTML: ASCII, keys in order, no < > & '.
   /// Otherwise it is that of transformers.
   bool html_json = false;

@@ -145,14 +145,12 @@ Generation generation_of(const Document& value, const std::string& where,
   KeyReader keys(value, where + ": generation_kwargs");
   if (keys.has("until")) generation.until = keys.texts("until");
   std::erase(generation.until, "");
-  generation.max_gen_toks = 0;
+  std::optional<int64_t> most;
   for (const char* name : {"max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"})
-    if (const std::optional<int64_t> tokens = keys.integer(name);
-        tokens && generation.max_gen_toks == 0)
-      generation.max_gen_toks = *tokens;
-  if (generation.max_gen_toks == 0) generation.max_gen_toks = 256;
-  if (generation.max_gen_toks < 0)
-    keys.fail(fmt::format("max_gen_toks: {} is negative", generation.max_gen_toks),
+    if (const std::optional<int64_t> tokens = keys.integer(name); tokens && !most) most = tokens;
+  generation.max_gen_toks = most.value_or(256);
+  if (generation.max_gen_toks < 1)
+    keys.fail(fmt::format("max_gen_toks: {} leaves no room for an answer", generation.max_gen_toks),
               "max_gen_toks: 256");
   constexpr std::string_view kGreedy = "answers to tasks are generated greedily";
   keys.refuse("do_sample", kGreedy, "do_sample: false");
@@ -359,7 +357,7 @@ Group parse_group(const Document& value, const std::filesystem::path& file) {
                   "aggregation: mean");
     const bool weighted = metric.boolean("weight_by_size", true);
     std::vector<std::string> filters = metric.texts("filter_list");
-    if (filters.empty()) filters = {"none"};
+    if (filters.empty()) filters = {""};
     for (const std::string& filter : filters)
       group.metrics.push_back({.metric = name, .filter = filter, .weight_by_size = weighted});
     metric.finish();

@@ -7,6 +7,12 @@
 
 namespace pentatron::evaluation {
 
+std::string to_text(const Document& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  return value.is_null() ? "None" : value.dump();
+}
+
 namespace {
 
 bool ends_in_space(std::string_view text) {
@@ -22,13 +28,6 @@ bool is_number(const Document& value) {
 
 int64_t number_of(const Document& value) {
   return value.is_boolean() ? (value.get<bool>() ? 1 : 0) : value.get<int64_t>();
-}
-
-/// What Python's f-strings and str() write.
-std::string to_text(const Document& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
-  return value.is_null() ? "None" : value.dump();
 }
 
 /// With a space between, unless there is white space already.
@@ -143,6 +142,7 @@ class ItemMaker {
     else
       answer = to_text(target.is_array() && !target.empty() ? target[0] : target);
     const std::string prefix = prefix_of(fields, example);
+    if (answer.empty() && prefix.empty()) return asked; // as in lm-eval: no delimiters either
     const bool needs =
         prefix.empty() || (!asked.empty() && !ends_in_space(asked) && !begins_with_space(prefix));
     return asked + (needs ? fields.target_delimiter : "") + delimited(prefix, answer, " ") +

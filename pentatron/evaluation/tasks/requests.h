@@ -9,6 +9,9 @@
 
 namespace pentatron::evaluation {
 
+/// What Python's f-strings and str() write.
+std::string to_text(const Document& value);
+
 /// A text that the model scores after a context, scores as a whole, or continues.
 struct Request {
   enum class Kind : uint8_t { kLogLikelihood, kRolling, kGenerate };

@@ -7,10 +7,12 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/text.h"
 #include "pentatron/base/white_space.h"
 #include "pentatron/data/regex.h"
 #include "pentatron/data/tokenizer/unicode.h"
+#include "pentatron/evaluation/tasks/requests.h"
 
 namespace pentatron::evaluation {
 
@@ -118,7 +120,7 @@ std::vector<std::string> right_texts(const Item& item) {
                          target.dump(), item.choices.size());
       return item.choices[static_cast<size_t>(number)];
     }
-    return target.is_string() ? target.get<std::string>() : target.dump();
+    return to_text(target);
   };
   std::vector<std::string> texts;
   for (const Document& target :
@@ -317,6 +319,33 @@ void check_targets(const Task& task, const std::vector<Item>& items) {
       task.name, excerpt(items[0].target.dump()), fmt::join(columns, ", "));
 }
 
+namespace {
+
+/// The metrics of a group; one without a filter stands for each filter of its tasks.
+std::vector<GroupMetric> metrics_of(const Group& group,
+                                    const std::vector<const TaskScores*>& tasks) {
+  std::vector<GroupMetric> all;
+  for (const GroupMetric& metric : group.metrics) {
+    std::vector<std::string> filters;
+    for (const TaskScores* task : tasks)
+      for (const Score& score : task->scores)
+        if (score.metric == metric.metric &&
+            (metric.filter.empty() || metric.filter == score.filter) &&
+            std::ranges::find(filters, score.filter) == filters.end())
+          filters.push_back(score.filter);
+    if (filters.empty())
+      log::warning("group {}: none of its tasks has {}{}{}", group.name, metric.metric,
+                   metric.filter.empty() ? "" : " with the filter ", metric.filter);
+    for (const std::string& filter : filters) {
+      all.push_back(metric);
+      all.back().filter = filter;
+    }
+  }
+  return all;
+}
+
+} // namespace
+
 std::vector<TaskScores> score_groups(const std::vector<Group>& groups,
                                      const std::vector<TaskScores>& tasks) {
   std::map<std::string, std::vector<const TaskScores*>> leaves; // of tasks and groups
@@ -328,9 +357,9 @@ std::vector<TaskScores> score_groups(const std::vector<Group>& groups,
       own.insert(own.end(), leaves[member].begin(), leaves[member].end());
     TaskScores result{.task = group.name, .alias = group.alias, .scores = {}, .is_group = true};
     for (const TaskScores* task : own) result.samples += task->samples;
-    for (const GroupMetric& metric : group.metrics) {
-      double sum = 0, weights = 0, pooled = 0, squares = 0, samples = 0;
-      bool known = true, any = false, higher = true;
+    for (const GroupMetric& metric : metrics_of(group, own)) {
+      double sum = 0, weights = 0, pooled = 0, samples = 0, count = 0;
+      bool known = true, higher = true;
       for (const TaskScores* task : own) {
         const auto found = std::ranges::find_if(task->scores, [&](const Score& s) {
           return s.metric == metric.metric && s.filter == metric.filter;
@@ -338,7 +367,7 @@ std::vector<TaskScores> score_groups(const std::vector<Group>& groups,
         if (found == task->scores.end()) continue;
         const auto n = static_cast<double>(task->samples);
         const double weight = metric.weight_by_size ? n : 1;
-        any = true;
+        ++count;
         higher = found->higher_is_better;
         sum += weight * found->value;
         weights += weight;
@@ -346,12 +375,9 @@ std::vector<TaskScores> score_groups(const std::vector<Group>& groups,
         known = known && found->stderr_.has_value();
         const double error = found->stderr_.value_or(0);
         pooled += (n - 1) * error * error * n;
-        squares += error * error;
       }
-      if (!any) continue;
-      const auto count = static_cast<double>(own.size());
-      const double error = metric.weight_by_size ? std::sqrt(pooled / (samples - count) / samples)
-                                                 : std::sqrt(squares) / count;
+      if (count == 0) continue;
+      const double error = std::sqrt(pooled / (samples - count) / samples); // also without weights
       result.scores.push_back(
           {.metric = metric.metric,
            .filter = metric.filter,

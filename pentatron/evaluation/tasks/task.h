@@ -128,7 +128,7 @@ struct Task {
 
 /// Scores of a group are means of its tasks' scores.
 struct GroupMetric {
-  std::string metric, filter = "none";
+  std::string metric, filter; ///< filter empty: those of the tasks
   bool weight_by_size = true;
 };
 struct Group {

@@ -11,6 +11,7 @@
 #include "pentatron/evaluation/tasks/python_random.h"
 #include "pentatron/evaluation/tasks/report.h"
 #include "tests/support/files.h"
+#include "tests/support/log_capture.h"
 
 namespace pentatron::evaluation {
 namespace {
@@ -236,7 +237,35 @@ TEST(Groups, MeansAreWeightedBySize) {
   EXPECT_NEAR(*groups[0].scores[0].stderr_, std::sqrt((9 * 0.01 * 10 + 29 * 0.04 * 30) / 38 / 40),
               1e-15);
   EXPECT_NEAR(groups[1].scores[0].value, 0.6, 1e-15);
-  EXPECT_NEAR(*groups[1].scores[0].stderr_, std::sqrt(0.05) / 2, 1e-15);
+  EXPECT_EQ(groups[1].scores[0].stderr_, groups[0].scores[0].stderr_) << "pooled, as in lm-eval";
+}
+
+TEST(Groups, HaveTheFiltersOfTheTasksThatHaveTheMetric) {
+  const TaskScores a{.task = "a",
+                     .samples = 10,
+                     .scores = {{.metric = "acc", .value = 0.5, .stderr_ = 0.1},
+                                {.metric = "exact_match", .filter = "m", .value = 0.25}}};
+  const TaskScores b{
+      .task = "b",
+      .samples = 30,
+      .scores = {{.metric = "exact_match", .filter = "m", .value = 0.75, .stderr_ = 0.2},
+                 {.metric = "exact_match", .filter = "n", .value = 1}}};
+  const Group all{.name = "g",
+                  .members = {"a", "b"},
+                  .metrics = {{.metric = "exact_match"}, {.metric = "acc"}, {.metric = "f1"}}};
+  const Group one{
+      .name = "h", .members = {"a", "b"}, .metrics = {{.metric = "exact_match", .filter = "n"}}};
+  const test::LogCapture log(false);
+  const std::vector<TaskScores> groups = score_groups({all, one}, {a, b});
+  ASSERT_EQ(groups[0].scores.size(), 3U);
+  EXPECT_EQ(groups[0].scores[0].filter, "m");
+  EXPECT_NEAR(groups[0].scores[0].value, 0.625, 1e-15);
+  EXPECT_EQ(groups[0].scores[1].filter, "n");
+  EXPECT_NEAR(groups[0].scores[1].value, 1, 1e-15);
+  EXPECT_NEAR(groups[0].scores[2].stderr_.value_or(0), 0.1, 1e-15) << "of the only task with it";
+  ASSERT_EQ(groups[1].scores.size(), 1U);
+  EXPECT_EQ(groups[1].scores[0].filter, "n");
+  EXPECT_THAT(log.text(), HasSubstr("group g: none of its tasks has f1"));
 }
 
 } // namespace

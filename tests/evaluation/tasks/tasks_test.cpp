@@ -10,6 +10,7 @@
 #include "pentatron/evaluation/tasks/documents.h"
 #include "pentatron/evaluation/tasks/parse_task.h"
 #include "pentatron/evaluation/tasks/read_tasks.h"
+#include "pentatron/evaluation/tasks/requests.h"
 #include "tests/support/files.h"
 
 namespace pentatron::evaluation {
@@ -91,6 +92,9 @@ TEST(TaskFile, WhatIsNotSupportedIsNamed) {
   EXPECT_THAT(error_of(with("doc_to_txt: a")),
               AllOf(HasSubstr("doc_to_txt"), HasSubstr("try: doc_to_text")));
   EXPECT_THAT(error_of(with("doc_to_text: \"{{question\"")), HasSubstr("doc_to_text"));
+  EXPECT_THAT(
+      error_of(with("output_type: generate_until") + "generation_kwargs: {max_gen_toks: 0}\n"),
+      HasSubstr("max_gen_toks: 0 leaves no room"));
   EXPECT_THAT(error_of(with("fewshot_config: {sampler: balanced}")), HasSubstr("balanced"));
   EXPECT_THAT(error_of(with("filter_list: [{name: a, filter: []}]")), HasSubstr("filter_list"));
 }
@@ -179,6 +183,22 @@ TEST(TaskFile, EveryTaskThatComesWithTheProgramIsRead) {
   EXPECT_EQ(read_tasks({.names = {"mmlu"}, .data_path = {}}).tasks.size(), 57u);
 }
 
+/// As in lm-eval, an example without an answer has no delimiters.
+TEST(Examples, WithoutAnAnswerEndWithTheirQuestion) {
+  const TemporaryFolder dir;
+  std::ofstream(dir.path() / "test.jsonl") << R"({"question": "Q?", "label": 1})" << '\n';
+  const auto context = [&](const std::string& answer) {
+    std::ofstream(dir.path() / "small.yaml")
+        << with("num_fewshot: 1") << "fewshot_config: {sampler: first_n, doc_to_target: '" << answer
+        << "', doc_to_choice: null, samples: [{question: 'E?', label: 0, blank: '', answer: A}]}\n";
+    const TaskList list =
+        read_tasks({.names = {(dir.path() / "small.yaml").string()}, .data_path = {}});
+    return make_items(list.tasks.at(0), {}).at(0).requests.at(0).context;
+  };
+  EXPECT_EQ(context("{{ blank }}"), "E?Q?");
+  EXPECT_EQ(context("{{ answer }}"), "E? A\n\nQ?");
+}
+
 TEST(Field, GivesWhatAColumnOrATemplateSays) {
   const Document doc = {{"label", 1}, {"text", " a b "}, {"list", {"x", "it's"}}};
   EXPECT_EQ(Field("f", "label").text(doc, false), Document(1));
@@ -193,6 +213,27 @@ TEST(Field, GivesWhatAColumnOrATemplateSays) {
 }
 
 /// The texts are those of apply_template of lm-eval 0.4.13 with Jinja 3.1.6.
+/// As Jinja's StrictUndefined, with which lm-eval reads templates.
+TEST(Field, AMisspeltColumnIsAnErrorWhereverItStands) {
+  const Document document = {{"q", "Q"}, {"list", {1}}};
+  const auto text = [&](const char* source) { return Field("f", source).text(document, false); };
+  const auto error = [&](const char* source) -> std::string {
+    try {
+      text(source);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const char* source :
+       {"{{ colunm }}", "{% if colunm %}x{% endif %}", "{{ colunm or 2 }}", "{{ 'a' if colunm }}",
+        "{% for x in colunm %}x{% endfor %}", "{{ not colunm }}", "{{ [q, colunm] }}",
+        "{{ colunm and 2 }}", "{% for x in list if colunm %}x{% endfor %}"})
+    EXPECT_THAT(error(source), HasSubstr("'colunm', which is undefined")) << source;
+  EXPECT_EQ(text("{{ colunm is defined and colunm }}{{ colunm | default('x') }}{{ q or 2 }}"),
+            "FalsexQ");
+}
+
 TEST(Field, TemplatesWriteWhatJinjaWrites) {
   const Document cases = Document::parse(
       std::ifstream(std::string(PENTATRON_TEST_DATA) + "/evaluation/templates.json"));

@@ -95,16 +95,16 @@ class Interpreter {
       return Flow::kOn;
     case NodeKind::kPrint: {
       const Value value = evaluate(*node.children[0]);
-      if (const Undefined* none = value.get<Undefined>();
-          none != nullptr && rules_.strict_undefined && !none->is_empty)
-        fail(node, fmt::format("prints '{}', which is undefined", none->name));
+      check_defined(node, value, "prints");
+      if (const List* list = value.list())
+        for (const Value& item : *list) check_defined(node, item, "prints");
       write(node, located(node, [&] { return to_text(value); }));
       return Flow::kOn;
     }
     case NodeKind::kIf: {
       size_t i = 0;
       for (; i + 1 < node.children.size(); i += 2) {
-        if (is_true(evaluate(*node.children[i]))) return execute(*node.children[i + 1]);
+        if (truth(node, evaluate(*node.children[i]))) return execute(*node.children[i + 1]);
       }
       return i < node.children.size() ? execute(*node.children[i]) : Flow::kOn;
     }
@@ -138,6 +138,17 @@ class Interpreter {
     default:
       fail(node, "has an expression where a statement is needed");
     }
+  }
+
+  /// As Jinja's StrictUndefined: what is undefined may only be tested, or replaced by a default.
+  void check_defined(const Node& node, const Value& value, const char* does) const {
+    if (const Undefined* none = value.get<Undefined>();
+        none != nullptr && rules_.strict_undefined && !none->is_empty)
+      fail(node, fmt::format("{} '{}', which is undefined", does, none->name));
+  }
+  bool truth(const Node& node, const Value& value) const {
+    check_defined(node, value, "asks for the truth of");
+    return is_true(value);
   }
 
   Flow with(const Node& node) {
@@ -208,13 +219,14 @@ class Interpreter {
 
   void loop(const Node& node) {
     const Value over = evaluate(*node.children[0]);
+    check_defined(node, over, "goes through");
     List items = located(node, [&] { return elements(over); });
     if (node.children[1] != nullptr) {
       List kept;
       for (const Value& item : items) {
         scopes_.emplace_back();
         assign(node, item);
-        const bool keep = is_true(evaluate(*node.children[1]));
+        const bool keep = truth(node, evaluate(*node.children[1]));
         scopes_.pop_back();
         if (keep) kept.push_back(item);
       }
@@ -290,19 +302,19 @@ class Interpreter {
       return located(node, [&] { return apply_test(node.text, value, given); }) != node.negated;
     }
     case NodeKind::kNot:
-      return !is_true(evaluate(*node.children[0]));
+      return !truth(node, evaluate(*node.children[0]));
     case NodeKind::kAnd: {
       Value left = evaluate(*node.children[0]);
-      return is_true(left) ? evaluate(*node.children[1]) : left;
+      return truth(node, left) ? evaluate(*node.children[1]) : left;
     }
     case NodeKind::kOr: {
       Value left = evaluate(*node.children[0]);
-      return is_true(left) ? left : evaluate(*node.children[1]);
+      return truth(node, left) ? left : evaluate(*node.children[1]);
     }
     case NodeKind::kCapture:
       return capture(*node.children[0]);
     case NodeKind::kCondition:
-      if (is_true(evaluate(*node.children[1]))) return evaluate(*node.children[0]);
+      if (truth(node, evaluate(*node.children[1]))) return evaluate(*node.children[0]);
       if (node.children[2] != nullptr) return evaluate(*node.children[2]);
       return Undefined{.name = "if", .is_empty = true};
     case NodeKind::kCompare:
