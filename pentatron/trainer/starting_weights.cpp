@@ -1,12 +1,8 @@
 #include "pentatron/trainer/starting_weights.h"
 
-#include <filesystem>
-#include <string_view>
-
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
-#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
@@ -45,15 +41,6 @@ std::vector<std::string> check_tensors(const checkpoint::ModelSource& source,
   return fresh;
 }
 
-/// The name of a model as it can be opened from another folder, too.
-std::string from_anywhere(const std::string& where) {
-  const std::string_view kind = where.starts_with(kHfPrefix) ? kHfPrefix : "";
-  const std::filesystem::path path(where.substr(kind.size()));
-  std::error_code error;
-  if (path.is_absolute() || !std::filesystem::exists(path, error)) return where;
-  return fmt::format("{}{}", kind, std::filesystem::absolute(path).lexically_normal().string());
-}
-
 void load_weights(const std::string& where, const parallelize::TrainingModel& model,
                   const Config& config, const comm::Group& world, checkpoint::AdapterBase* base) {
   const comm::LongWork work(world, "reading " + where);
@@ -72,8 +59,7 @@ void load_weights(const std::string& where, const parallelize::TrainingModel& mo
     model.store->write_values(fill);
   };
   source->load(model.model->params(), write, config.checkpoint.strictness);
-  if (base != nullptr)
-    *base = {.model = from_anywhere(where), .digest = checkpoint::model_digest(*source)};
+  if (base != nullptr) *base = {.model = where, .digest = checkpoint::model_digest(*source)};
 }
 
 checkpoint::AdapterBase stored_base(const std::string& folder) {

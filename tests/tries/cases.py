@@ -391,7 +391,7 @@ CASES = [
     # serve
     ("a server without a tokenizer", f"pentatron serve {LLAMA}", {
         "tokenizer.path": LETTERS + SERVE.replace("serve talk", f"serve {LLAMA}") + "tokenizer.path=letters.json"}),
-    ("a server for all without a token", SERVE + "--listen 127.0.0.1", {
+    ("a server for all without a token", SERVE + "--listen 127.0.0.2", {
         "--token-file FILE": TOKEN + SERVE + "--listen 127.0.0.1 --token-file token", "remove --listen": SERVE}),
     ("an address that is none", TOKEN + SERVE + "--token-file token --listen somewhere", {"for all IPv4 addresses": TOKEN + SERVE + "--token-file token --listen 0.0.0.0"}),
     ("a port in use", "python3 -c 'import socket, subprocess, sys; s = socket.create_server((\"127.0.0.1\", 0)); "
