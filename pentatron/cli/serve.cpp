@@ -297,8 +297,8 @@ void add_serve(CLI::App& program, Action& chosen) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   verb->add_option("--listen", arguments->listen,
-                   "IP address to listen on; needs --token-file; default: this machine only "
-                   "(127.0.0.1)");
+                   "IP address to listen on; other addresses than 127.0.0.1 and ::1 need "
+                   "--token-file; default: this machine only (127.0.0.1)");
   verb->add_option("--token-file", arguments->token_file,
                    "file with the token that clients must send as Authorization: Bearer TOKEN");
   add_limit_options(*verb, *arguments);

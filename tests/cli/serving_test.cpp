@@ -268,6 +268,15 @@ TEST_F(Serving, AsksForItsToken) {
             200);
 }
 
+TEST_F(Serving, NeedsNoTokenForThisMachine) {
+  start_server({"--listen", "127.0.0.1"});
+  EXPECT_EQ(ask("GET", "/v1/models").status, 200);
+  EXPECT_EQ(stop().status, 0);
+  std::ofstream(folder / "empty");
+  EXPECT_THAT(run({"serve", "model", "--token-file", "empty"}).err,
+              HasSubstr("--token-file empty must contain one line"));
+}
+
 /// Latents in pages, windows, sinks, an encoder; prompts of less than a page, and of more.
 TEST_F(Serving, GivesTheTextsOfGenerateForEveryFamily) {
   for (const std::string family : {"deepseek_v3", "gpt_oss", "gemma3_text", "t5"}) {

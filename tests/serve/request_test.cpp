@@ -62,6 +62,7 @@ TEST(ParseRequest, HasOpenAisDefaults) {
   EXPECT_EQ(text.n, 1);
   EXPECT_FALSE(text.stream || text.echo || text.seed || text.logprobs);
   EXPECT_FALSE(chat("").max_tokens.has_value());
+  EXPECT_NO_THROW(chat(R"(,"verbosity":"medium","parallel_tool_calls":false)")) << "of OpenAI";
 }
 
 TEST(ParseRequest, TakesEveryField) {

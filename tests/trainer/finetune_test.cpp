@@ -120,6 +120,23 @@ TEST_F(FinetuneRuns, ChooseWhatFitsWhatIsGiven) {
   EXPECT_EQ(value(all, "peft.r"), "");
 }
 
+/// logger.sample_prompts takes texts that begin with { for examples.
+TEST_F(FinetuneRuns, PromptsMayBeJson) {
+  FinetuneRequest asked = request({"train.train_iters=1"});
+  asked.data = scratch_ / "json.jsonl";
+  std::ofstream file(asked.data);
+  for (int i = 0; i < 60; ++i)
+    file << fmt::format(R"({{"prompt": "{{{}, {}}} is ", "completion": "{}"}})", i % 7, i % 5, i)
+         << '\n';
+  file.close();
+  const FinetuneRun run = make_finetune_run(asked);
+  EXPECT_THAT(run.config.logger.sample_prompts.at(0), HasSubstr(R"({"prompt":)"));
+  const test::QuietLog quiet;
+  test::run_ranks(1, [&](const comm::Group& world) {
+    EXPECT_EQ(Trainer(run.config, world).run().iterations, 1);
+  });
+}
+
 TEST_F(FinetuneRuns, BeginAgainWhereNothingWasSaved) {
   const FinetuneRequest asked = request({"train.train_iters=4", "checkpoint.save_interval=1000"});
   const std::string out = scratch_ / "out";
@@ -161,7 +178,7 @@ TEST_F(FinetuneRuns, TakeAnotherFolderThanThatOfAnotherRun) {
 
 TEST_F(FinetuneRuns, TrainAndResume) {
   const test::QuietLog quiet;
-  FinetuneRequest half = request({"train.exit_interval=3"});
+  FinetuneRequest half = request({"train.exit_interval=3", "peft.r=4"});
   std::vector<double> losses;
   for (int start = 0; start < 2; ++start) {
     const FinetuneRun run = make_finetune_run(half);
@@ -191,6 +208,10 @@ TEST_F(FinetuneRuns, TrainAndResume) {
   others.data = scratch_ / "link.jsonl";
   EXPECT_NO_THROW(make_finetune_run(others));
   EXPECT_TRUE(fs::exists(scratch_ / "out/checkpoints/adapter/adapter_config.json"));
+  // Another run starts from its adapter, whose rank is not chosen again.
+  FinetuneRequest next = request({"peft.load=" + (scratch_ / "out/checkpoints/adapter")});
+  next.out = scratch_ / "next";
+  EXPECT_EQ(make_finetune_run(next).config.peft.r, 4);
 }
 
 } // namespace

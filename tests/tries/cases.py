@@ -391,8 +391,8 @@ CASES = [
     # serve
     ("a server without a tokenizer", f"pentatron serve {LLAMA}", {
         "tokenizer.path": LETTERS + SERVE.replace("serve talk", f"serve {LLAMA}") + "tokenizer.path=letters.json"}),
-    ("a server for all without a token", SERVE + "--listen 127.0.0.2", {
-        "--token-file FILE": TOKEN + SERVE + "--listen 127.0.0.1 --token-file token", "remove --listen": SERVE}),
+    ("a server for all without a token", SERVE + "--listen 0.0.0.0", {
+        "--token-file FILE": TOKEN + SERVE + "--listen 0.0.0.0 --token-file token", "remove --listen": SERVE}),
     ("an address that is none", TOKEN + SERVE + "--token-file token --listen somewhere", {"for all IPv4 addresses": TOKEN + SERVE + "--token-file token --listen 0.0.0.0"}),
     ("a port in use", "python3 -c 'import socket, subprocess, sys; s = socket.create_server((\"127.0.0.1\", 0)); "
      f"sys.exit(subprocess.run(sys.argv[1] + str(s.getsockname()[1]), shell=True).returncode)' '{SERVE.replace('--port 0 ', '')}--port '", {"--port 0 for any free port": SERVE}),

@@ -77,23 +77,21 @@ bool leaves_out_tools(const Example& example, const RenderChat& render) {
   const auto calls = [](const OrderedJson& message) { return message.contains("tool_calls"); };
   const bool has_calls = std::ranges::any_of(example.messages, calls);
   if (example.tools.is_null() && !has_calls) return false;
-  const std::string text = rendered(example, render, ChatEnd::kNothing).text;
-  const auto same_without = [&](auto&& remove) {
-    Example other = example;
-    remove(other);
+  // As a prompt, in which nobody looks for answers; none if the template needs what is missing.
+  const auto text_of = [&](const Example& one) -> std::optional<std::string> {
     try {
-      return rendered(other, render, ChatEnd::kNothing).text == text;
-    } catch (const DataError&) { // the template needs them
-      return false;
+      return rendered(one, render, ChatEnd::kAnswer).text;
+    } catch (const DataError&) {
+      return std::nullopt;
     }
   };
-  const auto remove_calls = [](Example& other) {
-    for (OrderedJson& message : other.messages)
-      if (message.erase("tool_calls") > 0 && message["content"].is_null()) message["content"] = "";
-  };
-  return (!example.tools.is_null() &&
-          same_without([](Example& other) { other.tools = OrderedJson(); })) ||
-         (has_calls && same_without(remove_calls));
+  const std::optional<std::string> text = text_of(example);
+  Example without_tools = example, without_calls = example;
+  without_tools.tools = OrderedJson();
+  for (OrderedJson& message : without_calls.messages)
+    if (message.erase("tool_calls") > 0 && message["content"].is_null()) message["content"] = "";
+  return text && ((!example.tools.is_null() && text_of(without_tools) == text) ||
+                  (has_calls && text_of(without_calls) == text));
 }
 
 /// The conversation with the answers to learn.

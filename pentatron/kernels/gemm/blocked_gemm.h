@@ -129,14 +129,9 @@ template <class Derived> class BlockedGemm {
     lower_ = parts.lower;
     const int64_t workers =
         over_batch ? std::min<int64_t>(threads, g_.batch) : grid.rows * grid.columns;
+    if (workers == 1) return run_alone();
     const int64_t each = lay_out_buffer();
     const PackBuffer buffer(static_cast<size_t>(each * workers));
-    if (workers == 1) {
-      typename Derived::Thread thread;
-      for (int64_t item = 0; item < g_.batch; ++item)
-        region(thread, buffer.data(), item, 0, g_.m, 0, g_.n);
-      return;
-    }
 #pragma omp parallel num_threads(static_cast <int>(workers))
     {
       typename Derived::Thread thread;
@@ -273,6 +268,13 @@ template <class Derived> class BlockedGemm {
     return static_cast<const Derived&>(*this);
   }
 
+  void run_alone() {
+    const PackBuffer buffer(static_cast<size_t>(lay_out_buffer()));
+    typename Derived::Thread thread;
+    for (int64_t item = 0; item < g_.batch; ++item)
+      region(thread, buffer.data(), item, 0, g_.m, 0, g_.n);
+  }
+
   /// Few rows: a thread that has read its columns of op(B) takes the next ones, because memory
   /// serves threads at different speeds.
   void run_thin(int threads) {
@@ -281,14 +283,10 @@ template <class Derived> class BlockedGemm {
         kTile * std::clamp<int64_t>(ceil_div(ceil_div(g_.n, kTile), threads * kPartsOfAThread), 1,
                                     max_columns_ / kTile);
     const int64_t parts = ceil_div(g_.n, columns), all = g_.batch * parts,
-                  workers = std::min<int64_t>(threads, all), each = lay_out_buffer();
+                  workers = std::min<int64_t>(threads, all);
+    if (workers == 1) return run_alone();
+    const int64_t each = lay_out_buffer();
     const PackBuffer buffer(static_cast<size_t>(each * workers));
-    if (workers == 1) {
-      typename Derived::Thread thread;
-      for (int64_t item = 0; item < g_.batch; ++item)
-        region(thread, buffer.data(), item, 0, g_.m, 0, g_.n);
-      return;
-    }
     std::atomic<int64_t> next = 0;
 #pragma omp parallel num_threads(static_cast <int>(workers))
     {

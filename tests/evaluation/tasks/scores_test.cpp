@@ -139,6 +139,17 @@ TEST(Scores, TextsAreComparedAsTheMetricSays) {
   EXPECT_THAT(score_table({scores}), HasSubstr("exact_match  0.7500  0.2500"));
 }
 
+TEST(Scores, TargetsAreComparedAsPythonWritesThem) {
+  Task task{.name = "t"};
+  task.output_type = OutputType::kGenerate;
+  task.metrics = {{.name = "exact_match"}};
+  const auto answer = [](const char* text) { return std::vector<Answer>{{.text = text}}; };
+  const TaskScores scores = score_items(
+      task, {item_of(true), item_of(false), item_of(nullptr), item_of(2), item_of(0.5)},
+      {answer("True"), answer("False"), answer("None"), answer("2"), answer("0.5")}, 1000);
+  EXPECT_EQ(scores.scores.at(0).value, 1);
+}
+
 TEST(Scores, LabelsMayBeNumbersTextsOrSeveral) {
   Task task{.name = "t"};
   task.output_type = OutputType::kMultipleChoice;

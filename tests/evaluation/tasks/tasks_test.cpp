@@ -212,7 +212,6 @@ TEST(Field, GivesWhatAColumnOrATemplateSays) {
   EXPECT_THROW(Field("f", "{{text}}").choices(doc), DataError);
 }
 
-/// The texts are those of apply_template of lm-eval 0.4.13 with Jinja 3.1.6.
 /// As Jinja's StrictUndefined, with which lm-eval reads templates.
 TEST(Field, AMisspeltColumnIsAnErrorWhereverItStands) {
   const Document document = {{"q", "Q"}, {"list", {1}}};
@@ -234,6 +233,7 @@ TEST(Field, AMisspeltColumnIsAnErrorWhereverItStands) {
             "FalsexQ");
 }
 
+/// The texts are those of apply_template of lm-eval 0.4.13 with Jinja 3.1.6.
 TEST(Field, TemplatesWriteWhatJinjaWrites) {
   const Document cases = Document::parse(
       std::ifstream(std::string(PENTATRON_TEST_DATA) + "/evaluation/templates.json"));
