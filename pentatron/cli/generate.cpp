@@ -18,6 +18,7 @@
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/files/terminal.h"
 #include "pentatron/cli/loaded_model.h"
+#include "pentatron/cli/named_adapters.h"
 #include "pentatron/cli/prompts.h"
 #include "pentatron/cli/ranks.h"
 #include "pentatron/cli/writing.h"
@@ -28,8 +29,8 @@ namespace pentatron::cli {
 namespace {
 
 struct GenerateArguments {
-  std::string model, adapter, prompt_file;
-  std::vector<std::string> prompts, config;
+  std::string model, prompt_file;
+  std::vector<std::string> adapters, prompts, config;
   std::vector<int64_t> tokens;
   WritingOptions writing;
   RankArguments ranks;
@@ -40,12 +41,25 @@ struct GenerateArguments {
 struct Prompt {
   std::string text;
   std::vector<int64_t> tokens;
+  uint64_t number = 0; ///< for the draws
+  int64_t variant = 0; ///< 0: the model alone, else the adapter of that name
 };
 
-std::vector<std::string> texts_of(const GenerateArguments& arguments) {
-  std::vector<std::string> texts = arguments.prompts;
+/// Adapters by name are applied while the model runs; the only one without a name is merged.
+bool has_names(const std::vector<std::string>& adapters) {
+  if (std::ranges::any_of(adapters, names_adapter)) return true;
+  if (adapters.size() > 1)
+    raise<ConfigError>("--adapter {} and --adapter {} have no names\n  try: --adapter a={} "
+                       "--adapter b={}",
+                       adapters[0], adapters[1], shell_word(adapters[0]), shell_word(adapters[1]));
+  return false;
+}
+
+std::vector<FilePrompt> texts_of(const GenerateArguments& arguments) {
+  std::vector<FilePrompt> texts;
+  for (const std::string& text : arguments.prompts) texts.push_back({text, std::nullopt});
   if (!arguments.prompt_file.empty()) {
-    const std::vector<std::string> more = naming(
+    const std::vector<FilePrompt> more = naming(
         "--prompt-file ", arguments.prompt_file,
         [&] { return read_prompt_file(arguments.prompt_file); },
         "--prompt-file with a file that has one prompt on each line");
@@ -54,16 +68,36 @@ std::vector<std::string> texts_of(const GenerateArguments& arguments) {
   return texts;
 }
 
-std::vector<Prompt> prompts_of(std::vector<std::string> texts, const data::Tokenizer& tokenizer,
-                               const std::string& bos) {
+/// The names of adapters that prompts of a file ask for.
+void check_names(const std::vector<FilePrompt>& texts, const std::vector<std::string>& names,
+                 const std::string& file) {
+  for (const FilePrompt& text : texts)
+    if (text.adapter && !text.adapter->empty() &&
+        std::ranges::find(names.begin() + 1, names.end(), *text.adapter) == names.end())
+      raise<ConfigError>("--prompt-file {} has a prompt with adapter={}, which is not the name of "
+                         "an --adapter\n  try: --adapter {}=DIR",
+                         file, *text.adapter, shell_word(*text.adapter));
+}
+
+/// A text that names no adapter is given to each of them.
+std::vector<Prompt> prompts_of(std::vector<FilePrompt> texts, const data::Tokenizer& tokenizer,
+                               const std::string& bos, const std::vector<std::string>& names) {
   if (texts.empty()) texts.emplace_back();
   std::vector<Prompt> prompts;
-  for (std::string& text : texts) {
-    Prompt prompt{text, generate::prompt_tokens(tokenizer, text, bos)};
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto& [text, adapter] = texts[i];
+    Prompt prompt{
+        .text = text, .tokens = generate::prompt_tokens(tokenizer, text, bos), .number = i};
     if (prompt.tokens.empty())
       raise<ConfigError>("the prompt is empty, and the tokenizer has no token to start a text "
                          "with\n  try: --prompt TEXT");
-    prompts.push_back(std::move(prompt));
+    for (size_t v = 0; v < names.size(); ++v) {
+      const bool wanted =
+          adapter ? *adapter == (v == 0 ? "" : names[v]) : v > 0 || names.size() == 1;
+      if (!wanted) continue;
+      prompt.variant = static_cast<int64_t>(v);
+      prompts.push_back(prompt);
+    }
   }
   return prompts;
 }
@@ -91,12 +125,12 @@ struct Speed {
 /// Writes the texts of one model on one rank.
 class Run {
  public:
-  Run(const GenerateArguments& arguments, const OpenedModel& opened,
+  Run(const GenerateArguments& arguments, const OpenedModel& opened, const NamedAdapters& adapters,
       const data::Tokenizer* tokenizer, const comm::Group& world)
-      : arguments_(arguments), tokenizer_(tokenizer), speaks_(world.rank() == 0),
-        continues_(models::model_spec(opened.config.model).generates ==
-                   models::Generates::kContinuation),
-        options_(arguments.writing.options), model_(load_model(opened, world)) {
+      : arguments_(arguments), names_(adapters.names), tokenizer_(tokenizer),
+        speaks_(world.rank() == 0), continues_(models::model_spec(opened.config.model).generates ==
+                                               models::Generates::kContinuation),
+        options_(arguments.writing.options), model_(load_model(opened, world, adapters.adapters)) {
     options_.context = opened.config.train.seq_length;
     if (!arguments.ignore_eos) options_.stop_tokens = opened.source->facts().generation.eos;
     if (tokenizer != nullptr) {
@@ -116,7 +150,6 @@ class Run {
       progress_.emplace("generating", std::ssize(prompts));
     for (size_t first = 0; first < prompts.size(); first += batch) {
       const size_t last = std::min(prompts.size(), first + batch);
-      options_.first_text = first;
       if (progress_) progress_->update(static_cast<int64_t>(first));
       write_batch({prompts.data() + first, last - first}, streams);
     }
@@ -145,8 +178,12 @@ class Run {
   void write_batch(std::span<const Prompt> prompts, bool streams) {
     std::vector<std::vector<int64_t>> tokens;
     std::vector<TextWriter> writers;
+    options_.numbers.clear();
+    options_.variants.clear();
     for (const Prompt& prompt : prompts) {
       tokens.push_back(prompt.tokens);
+      options_.numbers.push_back(prompt.number);
+      options_.variants.push_back(prompt.variant);
       if (tokenizer_ != nullptr)
         writers.emplace_back(*tokenizer_, prompt.tokens, arguments_.writing.stops);
     }
@@ -200,10 +237,16 @@ class Run {
 
   void print(const Prompt& prompt, const generate::Text& text, const TextWriter* writer) {
     if (!arguments_.json) {
-      show(fmt::format("{}{}\n\n", continues_ ? prompt.text : "", writer->text()));
+      if (has_names()) show(fmt::format("{}:\n", names_[static_cast<size_t>(prompt.variant)]));
+      const std::string own =
+          writer != nullptr ? writer->text() : fmt::format("{}", fmt::join(text.tokens, " "));
+      show(fmt::format("{}{}\n\n", continues_ ? prompt.text : "", own));
       return;
     }
     Json line = {{"prompt_ids", prompt.tokens}, {"ids", text.tokens}};
+    if (has_names())
+      line["adapter"] =
+          prompt.variant == 0 ? Json() : Json(names_[static_cast<size_t>(prompt.variant)]);
     if (writer != nullptr) {
       line["prompt"] = prompt.text;
       line["text"] = writer->text();
@@ -213,7 +256,10 @@ class Run {
     fmt::print("{}\n", dump_json(line));
   }
 
+  bool has_names() const { return names_.size() > 1; }
+
   const GenerateArguments& arguments_;
+  const std::vector<std::string>& names_; ///< see NamedAdapters
   const data::Tokenizer* tokenizer_;
   bool speaks_;
   bool continues_; ///< the prompt, in place of answering it
@@ -245,8 +291,10 @@ void check_tokens(const std::vector<int64_t>& tokens, int64_t vocab_size) {
 int run_generate(const GenerateArguments& arguments) {
   check_writing(arguments.writing);
   const Ranks ranks = find_ranks(arguments.ranks);
-  const OpenedModel opened = open_generator(with_adapter(arguments.model, arguments.adapter),
-                                            arguments.config, ranks.size);
+  const bool named = has_names(arguments.adapters);
+  const std::string merged = named || arguments.adapters.empty() ? "" : arguments.adapters.front();
+  const OpenedModel opened =
+      open_generator(with_adapter(arguments.model, merged), arguments.config, ranks.size);
   tell_unused_settings(opened, ranks, &arguments.writing);
   check_tokens(arguments.tokens, opened.config.model.vocab_size);
   if (const std::string& path = opened.config.tokenizer.path;
@@ -271,7 +319,10 @@ int run_generate(const GenerateArguments& arguments) {
   const std::string bos =
       tokenizer != nullptr ? data::tokenizer::configured_token(tokenizer_path(opened), "bos_token")
                            : "";
-  const std::vector<std::string> texts = texts_of(arguments);
+  const std::vector<FilePrompt> texts = texts_of(arguments);
+  const NamedAdapters adapters =
+      read_named_adapters(named ? arguments.adapters : std::vector<std::string>(), opened, "model");
+  check_names(texts, adapters.names, arguments.prompt_file);
   const bool none_given =
       arguments.tokens.empty() && arguments.prompts.empty() && arguments.prompt_file.empty();
   if (none_given && ranks.start == Ranks::Start::kSupervised && has_piped_input())
@@ -280,20 +331,22 @@ int run_generate(const GenerateArguments& arguments) {
                        arguments.ranks.backend);
   return run_ranks(ranks, opened.config, [&](const comm::Group& world) {
     const RankLog rank_log("", world);
-    std::vector<std::string> own = texts;
+    std::vector<FilePrompt> own = texts;
     if (none_given) { // of launched processes only the first has the input
       const bool reads = world.rank() == 0 && has_piped_input();
       const std::string told =
           comm::broadcast_text(reads ? "." + read_piped_prompt() : "", 0, world);
       if (told == ".") refuse_empty_input(*tokenizer, bos);
-      if (!told.empty()) own = {told.substr(1)};
+      if (!told.empty()) own = {{told.substr(1), std::nullopt}};
     }
     std::vector<Prompt> prompts;
+    const auto variants = static_cast<int64_t>(adapters.adapters.size());
     if (tokenizer == nullptr)
-      prompts.push_back({"", arguments.tokens});
+      for (int64_t v = std::min<int64_t>(1, variants); v <= variants; ++v)
+        prompts.push_back({.text = "", .tokens = arguments.tokens, .variant = v});
     else
-      prompts = prompts_of(std::move(own), *tokenizer, bos);
-    Run(arguments, opened, tokenizer.get(), world).write(prompts);
+      prompts = prompts_of(std::move(own), *tokenizer, bos, adapters.names);
+    Run(arguments, opened, adapters, tokenizer.get(), world).write(prompts);
   });
 }
 
@@ -303,7 +356,11 @@ void add_generate(CLI::App& program, Action& chosen) {
   auto arguments = std::make_shared<GenerateArguments>();
   CLI::App* verb = program.add_subcommand("generate", "generate text with a model");
   verb->add_option("model", arguments->model, kModelHelp)->required();
-  verb->add_option("--adapter", arguments->adapter, kAdapterHelp);
+  verb->add_option("--adapter", arguments->adapters,
+                   std::string(kAdapterHelp) +
+                       "; several as NAME=DIR each: every prompt is continued with each of them, "
+                       "or with the one that its \"adapter\" in --prompt-file names")
+      ->allow_extra_args(false);
   verb->add_option("config", arguments->config,
                    "key=value settings: dtype, device, kernels, train.num_threads, "
                    "parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size, "

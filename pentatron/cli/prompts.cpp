@@ -13,6 +13,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/text.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/json_line.h"
 #include "pentatron/data/record_reader.h"
@@ -48,12 +49,23 @@ bool is_named_json(std::filesystem::path file) {
                    file, line);
 }
 
+std::optional<std::string> adapter_of(const Json& prompt, const std::string& where) {
+  const auto found = prompt.find("adapter");
+  if (found == prompt.end()) return std::nullopt;
+  if (found->is_null()) return "";
+  if (!found->is_string())
+    raise<DataError>("{}: adapter={} is not a name\n  try: {{\"prompt\": \"It is\", \"adapter\": "
+                     "\"NAME\"}} with a NAME of --adapter NAME=DIR, or null for the model alone",
+                     where, excerpt(dump_json(*found)));
+  return found->get<std::string>();
+}
+
 /// A string, or an object with the string `prompt`.
-std::string prompt_of_element(std::string_view element, const std::string& where) {
+FilePrompt prompt_of_element(std::string_view element, const std::string& where) {
   const Json json = parse_json(element, where);
-  if (json.is_string()) return json.get<std::string>();
+  if (json.is_string()) return {json.get<std::string>(), std::nullopt};
   if (json.is_object() && json.contains("prompt") && json["prompt"].is_string())
-    return json["prompt"].get<std::string>();
+    return {json["prompt"].get<std::string>(), adapter_of(json, where)};
   raise<DataError>("{} is neither a string nor an object with a string `prompt`\n  try: [\"It "
                    "is\", {{\"prompt\": \"There was\"}}]",
                    where);
@@ -97,7 +109,7 @@ class PromptRecords {
 /// Collects the prompts of lines: texts, or JSON Lines if the first one is an object.
 class PromptLines {
  public:
-  PromptLines(std::string file, std::vector<std::string>& prompts)
+  PromptLines(std::string file, std::vector<FilePrompt>& prompts)
       : file_(std::move(file)), prompts_(prompts), json_(is_named_json_lines(file_)),
         named_json_(json_ || is_named_json(file_)) {}
 
@@ -118,11 +130,14 @@ class PromptLines {
       }
     }
     // `{` and then `"prompt": ...` is no text, whatever the file is called.
-    if (malformed_ > 0 && prompts_.size() == 1 && goes_on(prompts_[0]) && line[begin] == '"')
+    if (malformed_ > 0 && prompts_.size() == 1 && goes_on(prompts_[0].text) && line[begin] == '"')
       raise_spread_object(file_, malformed_);
     if (json_ && found != data::JsonField::kFound) raise_no_prompt_in(file_, number, line);
     if (malformed_ > 0 && found == data::JsonField::kFound) raise_no_prompt_in(file_, malformed_);
-    prompts_.push_back(json_ ? text : std::string(line));
+    if (json_)
+      prompts_.push_back({text, adapter_in(line, number)});
+    else
+      prompts_.push_back({std::string(line), std::nullopt});
     last_ = number;
   }
   /// Outputs have fewer lines than the file: those behind the last prompt mean nothing.
@@ -141,8 +156,16 @@ class PromptLines {
            std::string_view("{,:[").find(line[end]) != std::string_view::npos;
   }
 
+  std::optional<std::string> adapter_in(std::string_view line, int64_t number) const {
+    std::string ignored;
+    if (data::extract_string(line, "adapter", ignored) == data::JsonField::kMissing)
+      return std::nullopt;
+    const std::string where = fmt::format("{}: line {}", file_, number);
+    return adapter_of(parse_json(line, where), where);
+  }
+
   std::string file_;
-  std::vector<std::string>& prompts_;
+  std::vector<FilePrompt>& prompts_;
   bool json_, named_json_;
   std::vector<int64_t> empty_;
   int64_t last_ = 0;      ///< the last line with a prompt
@@ -151,9 +174,9 @@ class PromptLines {
 
 } // namespace
 
-std::vector<std::string> read_prompt_file(const std::string& file) {
+std::vector<FilePrompt> read_prompt_file(const std::string& file) {
   PromptRecords records(file);
-  std::vector<std::string> prompts;
+  std::vector<FilePrompt> prompts;
   PromptLines lines(file, prompts);
   for (std::string_view record; records.next(record);) {
     if (records.is_array()) {

@@ -12,18 +12,16 @@
 #include <sstream>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
-#include "pentatron/base/naming.h"
 #include "pentatron/base/text.h"
-#include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/cli/commands.h"
 #include "pentatron/cli/loaded_model.h"
+#include "pentatron/cli/named_adapters.h"
 #include "pentatron/cli/ranks.h"
 #include "pentatron/cli/writing.h"
 #include "pentatron/data/tokenizer/chat_template.h"
@@ -148,40 +146,6 @@ void set_service_options(const OpenedModel& opened, const data::Tokenizer& token
   service.eos = data::tokenizer::configured_token(path, "eos_token");
 }
 
-struct NamedAdapters {
-  std::vector<std::string> names;
-  std::vector<checkpoint::Adapter> adapters;
-};
-
-NamedAdapters read_adapters(const ServeArguments& arguments, checkpoint::ModelSource& base,
-                            const std::string& base_name) {
-  NamedAdapters all{.names = {base_name}};
-  for (const std::string& text : arguments.adapters) {
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
-      raise<ConfigError>("--adapter {} is not of the form NAME=DIR\n  try: --adapter mine={}", text,
-                         text);
-    const std::string name = text.substr(0, equals), folder = text.substr(equals + 1);
-    if (std::ranges::find(all.names, name) != all.names.end())
-      raise<ConfigError>("--adapter {} has the name of another model of this server\n  try: "
-                         "--adapter {}-2={}",
-                         text, name, folder);
-    all.names.push_back(name);
-    all.adapters.push_back(naming(
-        "--adapter ", folder, [&] { return checkpoint::read_adapter(folder, base); },
-        "--adapter NAME=DIR with the folder of an adapter"));
-    if (!all.adapters.back().whole.empty())
-      raise<ConfigError>(
-          "--adapter {} also has completely trained modules ({}), which a server has once for all "
-          "its models\n  try: pentatron convert {} merged --adapter {} --format hf, and serve "
-          "merged",
-          text, fmt::join(checkpoint::names_of_modules(all.adapters.back().whole), ", "),
-          shell_word(arguments.model), shell_word(folder));
-    checkpoint::divide_by_row_norms(all.adapters.back(), base);
-  }
-  return all;
-}
-
 serve::ChatForm chat_form(std::optional<ChatFormat> format) {
   if (!format) return {};
   return {.text = std::make_shared<const data::tokenizer::ChatTemplate>(std::move(format->text)),
@@ -209,8 +173,8 @@ int run_serve(const ServeArguments& arguments) {
   serve::RequestLimits& limits = options.service.limits;
   limits.max_texts = std::min(limits.max_texts, options.scheduler.queue);
   const NamedAdapters adapters =
-      read_adapters(arguments, *opened.source,
-                    arguments.name.empty() ? default_name(arguments.model) : arguments.name);
+      read_named_adapters(arguments.adapters, opened,
+                          arguments.name.empty() ? default_name(arguments.model) : arguments.name);
   options.service.models = adapters.names;
   options.service.chats.push_back(chat_form(open_chat_format(opened, *tokenizer)));
   for (const checkpoint::Adapter& adapter : adapters.adapters)

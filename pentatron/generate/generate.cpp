@@ -55,7 +55,9 @@ class Writer {
         if (text.done) continue;
         fit(text);
         const auto place = static_cast<int64_t>(i);
-        inputs.push_back({.text = place, .tokens = unread(text, place)});
+        inputs.push_back({.text = place,
+                          .tokens = unread(text, place),
+                          .variant = options_.variants.empty() ? 0 : options_.variants[i]});
         if (session_.tokens(place).empty()) inputs.back().source = text.source;
         going.push_back(&text);
       }
@@ -92,8 +94,9 @@ class Writer {
       const auto width = static_cast<size_t>(rows.size(1));
       for (int64_t i = 0; i < count; ++i) {
         const Writing& text = *going[static_cast<size_t>(i)];
-        const uint64_t address =
-            ((options_.first_text + text.number) << 32) + text.text.tokens.size();
+        const uint64_t number =
+            options_.numbers.empty() ? text.number : options_.numbers[text.number];
+        const uint64_t address = (number << 32) + text.text.tokens.size();
         const Drawn one = sample_token({rows.data_ptr<float>() + i * rows.size(1), width},
                                        options_.sampling, text.all, stream_.uniform(address));
         tokens[i] = static_cast<double>(one.token);

@@ -14,8 +14,9 @@ namespace pentatron::generate {
 struct Options {
   Sampling sampling;
   int64_t max_new_tokens = 200;
-  uint64_t seed = 0;       ///< token i of text s is drawn with Stream(seed, "sample") at (s, i)
-  uint64_t first_text = 0; ///< number of the first text, for the draws
+  uint64_t seed = 0; ///< token i of text s is drawn with Stream(seed, "sample") at (s, i)
+  std::vector<uint64_t> numbers; ///< s of the texts; empty: 0, 1, ...
+  std::vector<int64_t> variants; ///< of the weights, see nn::VariantRows; empty: none
   int64_t context = 0; ///< tokens of a text that the model sees at most; 0: its longest sequence
   std::vector<int64_t> stop_tokens; ///< any of them ends its text, as the text's last token
   bool fp8_cache = false;           ///< see nn::KvCache

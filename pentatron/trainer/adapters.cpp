@@ -10,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/naming.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/nn/record.h"
@@ -134,33 +135,57 @@ void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& loa
   settings = std::move(loaded);
 }
 
-void check_adopted(const std::string& load, const checkpoint::AdapterSettings& adopted,
-                   const models::ModelConfig& model, config::Violations& violations) {
-  checkpoint::check_output_layer(load, adopted, model);
-  if (!model.untie_embeddings_and_output_weights && checkpoint::ties_adapters(load))
-    violations.add("peft.load",
-                   fmt::format("peft.load={} has one adapter for embedding and output layer "
-                               "(ensure_weight_tying), which is supported for generation alone",
-                               load),
-                   "peft.load=DIR with an adapter that was trained without ensure_weight_tying");
+void check_adopted(const checkpoint::AdapterSettings& adopted, Config config,
+                   config::Violations& violations) {
+  const std::string load = config.peft.load;
+  const auto refuse = [&](const std::string& why, const char* remedy) {
+    violations.add("peft.load", fmt::format("peft.load={} {}", load, why), remedy);
+  };
+  checkpoint::check_saved_modules(load, adopted, config.model, family_of_base(config));
+  if (!config.model.untie_embeddings_and_output_weights && checkpoint::ties_adapters(load))
+    refuse("has one adapter for embedding and output layer (ensure_weight_tying), which is "
+           "supported for generation alone",
+           "peft.load=DIR with an adapter that was trained without ensure_weight_tying");
+  config.peft = adopted;
+  config::Violations own;
+  config::validate(config.peft, own);
+  check_adapters(config, own);
+  for (const config::Violation& one : own.list()) {
+    // Bounds have no section. The rate of dropout may be another one in a run.
+    const bool bound = one.path.find('.') == std::string::npos;
+    if ((!bound && !one.path.starts_with("peft.")) || one.path.ends_with("dropout")) continue;
+    refuse(fmt::format("is not an adapter for this model: {}{} (in its {})", bound ? "peft." : "",
+                       one.cause, checkpoint::kPeftConfig),
+           "peft.load=DIR with an adapter for this model");
+    violations.throw_if_any(); // the rest would be about an adapter that cannot be used
+  }
+}
+
+checkpoint::Adapter loaded_adapter(const Config& config, const std::string& base) {
+  checkpoint::Adapter parts = adapter_parts(config);
+  const std::string& load = config.peft.load;
+  const auto read = [&] {
+    checkpoint::read_peft_tensors(load, parts);
+    if (parts.copies.empty()) return;
+    if (base.empty()) checkpoint::refuse_copy(load, parts.copies.front());
+    checkpoint::check_copies(load, parts, *checkpoint::open_model(base));
+  };
+  naming("peft.load=", load, read, "peft.load=DIR with an adapter for this model");
+  return parts;
 }
 
 void begin_adapters(const parallelize::TrainingModel& model, const Config& config,
                     const std::string& base, const comm::Group& tp) {
   const nn::NoAutograd guard;
-  checkpoint::Adapter parts = adapter_parts(config);
-  const std::vector<checkpoint::AdaptedModule>& modules = parts.modules;
-  const bool dora = config.peft.type == checkpoint::AdapterType::kDora;
   if (!config.peft.load.empty()) {
-    checkpoint::read_peft_tensors(config.peft.load, parts);
-    if (!parts.copies.empty()) {
-      if (base.empty()) checkpoint::refuse_copy(config.peft.load, parts.copies.front());
-      checkpoint::check_copies(config.peft.load, parts, *checkpoint::open_model(base));
-    }
+    const checkpoint::Adapter parts = loaded_adapter(config, base);
     model.store->write_trained_values(
         [&](nn::Param& param) { nn::load_global(param, parts.tensors.at(param.name())); });
     return;
   }
+  const checkpoint::Adapter parts = adapter_parts(config);
+  const std::vector<checkpoint::AdaptedModule>& modules = parts.modules;
+  const bool dora = config.peft.type == checkpoint::AdapterType::kDora;
   std::map<std::string, at::Tensor> known; // magnitudes, and the base's values of whole modules
   if (!parts.whole.empty())
     model.store->read_values([&](const nn::Param& param) {

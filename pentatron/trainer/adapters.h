@@ -28,9 +28,14 @@ models::ParamSpecs adapter_specs(const Config& config);
 /// Takes the adapter's settings from peft.load into the section; other keys keep their values.
 void adopt_adapter(checkpoint::AdapterSettings& settings, const std::string& load);
 
-/// Whether a run of the model can go on with them; throws as check_output_layer().
-void check_adopted(const std::string& load, const checkpoint::AdapterSettings& adopted,
-                   const models::ModelConfig& model, config::Violations& violations);
+/// Whether a run can go on with what it took from peft.load; throws as check_saved_modules(), and
+/// ConfigError for values that no run of its model can have.
+void check_adopted(const checkpoint::AdapterSettings& adopted, Config config,
+                   config::Violations& violations);
+
+/// The adapter in peft.load with its tensors; `base`: as in begin_adapters(). Throws as
+/// checkpoint::read_peft_tensors().
+checkpoint::Adapter loaded_adapter(const Config& config, const std::string& base);
 
 /// Sets the adapters' values at the start of a run, from peft.load or newly initialized. The base
 /// must have its values, from the model `base` (an argument for open_model(); empty: new ones).

@@ -20,6 +20,7 @@
 #include "pentatron/trainer/resume.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/run_folders.h"
+#include "pentatron/trainer/run_samples.h"
 #include "pentatron/trainer/run_tasks.h"
 #include "pentatron/trainer/starting_weights.h"
 #include "pentatron/trainer/stored_tokenizer.h"
@@ -28,14 +29,23 @@ namespace pentatron::trainer {
 
 namespace {
 
+/// The tensors of an adapter that a run starts from; `base`: the model.
+void check_adapter(const Config& config, const std::string& base) {
+  if (config.peft.on() && !config.peft.load.empty()) loaded_adapter(config, base);
+}
+
 /// ", FOLDER" of the checkpoint, as far as it can be opened here.
 std::string check_checkpoint(const Config& config, const data::Datasets& datasets) {
   const CheckpointConfig& c = config.checkpoint;
-  if (c.load.empty()) return "";
+  if (c.load.empty()) {
+    check_adapter(config, "");
+    return "";
+  }
   if (const std::optional<std::string> foreign = foreign_model(c)) {
     const auto source = checkpoint::open_model(*foreign);
     check_tensors(*source, config);
     tell_other_model(source->config(), config, *foreign);
+    check_adapter(config, *foreign);
     return ", " + c.load;
   }
   if (c.node_local) return "";
@@ -65,7 +75,9 @@ std::string check_checkpoint(const Config& config, const data::Datasets& dataset
                                      ? adapter_specs(config)
                                      : models::tensor_specs(config.model),
                                  c.strictness);
-  if (config.peft.on() && !c.finetune) readable_base(config.peft.base, stored_base(folder), folder);
+  if (config.peft.on())
+    check_adapter(
+        config, c.finetune ? folder : readable_base(config.peft.base, stored_base(folder), folder));
   const std::string digest = stored_tokenizer(config.tokenizer).digest;
   check_digest(c, folder, run.tokenizer, digest);
   if (!c.finetune && run.has_training_state) {
@@ -118,6 +130,7 @@ void check_run(const Config& config, int world_size) {
     log::warning("{}", notice);
   const std::string checkpoint = check_checkpoint(config, data.datasets);
   const RunTasks tasks(config);
+  if (!config.logger.sample_prompts.empty()) const RunSamples samples(config, *data.tokenizer);
   if (config.offload.activations || config.offload.optimizer)
     require_writable("offload.dir", config.offload.dir);
   log::info("checked the configuration, the memory, the folders, the data, the tokenizer{}{}; "

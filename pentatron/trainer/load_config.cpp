@@ -212,7 +212,7 @@ Config load_config(const std::vector<std::string>& files, const std::vector<std:
   const checkpoint::AdapterSettings adopted = config.peft;
   apply(config, violations);
   if (adopts) {
-    check_adopted(config.peft.load, adopted, config.model, violations);
+    check_adopted(adopted, config, violations);
     keep_adopted(adopted, config.peft, violations);
   }
   if (!origin.empty() && config.model.type != type) {

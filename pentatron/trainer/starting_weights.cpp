@@ -59,7 +59,7 @@ void load_weights(const std::string& where, const parallelize::TrainingModel& mo
     model.store->write_values(fill);
   };
   source->load(model.model->params(), write, config.checkpoint.strictness);
-  if (base != nullptr) *base = {.model = where, .digest = checkpoint::model_digest(*source)};
+  if (base != nullptr) *base = checkpoint::adapter_base(where, *source);
 }
 
 checkpoint::AdapterBase stored_base(const std::string& folder) {
@@ -80,14 +80,15 @@ std::string readable_base(const std::string& given, const checkpoint::AdapterBas
     return given;
   }
   if (stored.model.empty()) return "";
+  const std::string place = checkpoint::place_of(stored);
   try {
-    checkpoint::open_model(stored.model);
+    checkpoint::open_model(place);
   } catch (const Error& error) {
     raise<CheckpointError>("{} contains adapters for {}, which cannot be read: {}\n  try: "
                            "peft.base=DIR with that model",
                            folder, stored.model, parts_of(error.what()).sentence);
   }
-  return stored.model;
+  return place;
 }
 
 namespace {
@@ -123,7 +124,7 @@ checkpoint::AdapterBase load_base(const Config& config,
 void load_base(const checkpoint::AdapterBase& base, const parallelize::TrainingModel& model,
                const Config& config, const comm::Group& world) {
   checkpoint::AdapterBase same = base;
-  load_values(base.model, same, model, config, world);
+  load_values(checkpoint::place_of(same), same, model, config, world);
 }
 
 } // namespace pentatron::trainer

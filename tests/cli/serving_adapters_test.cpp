@@ -3,6 +3,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,29 @@ class ServingAdapters : public test::ServedProgram {
       EXPECT_EQ(body["model"], name);
     }
   }
+  /// The same by `generate`, whose prompts name adapters or are continued with each of them.
+  void expect_generated(const std::map<std::string, std::string>& expected,
+                        const std::vector<std::string>& layout) const {
+    std::ofstream(folder / "prompts.jsonl") << R"({"prompt": "abcabcabc"}
+{"prompt": "abcabcabc", "adapter": null}
+{"prompt": "abcabcabc", "adapter": "two"})";
+    std::vector<std::string> arguments = {"generate",         "model",     "--prompt-file",
+                                          "prompts.jsonl",    "--json",    "--adapter",
+                                          "one=one",          "--adapter", "two=two/adapter",
+                                          "--temperature",    "0",         "--ignore-eos",
+                                          "--max-new-tokens", "20",        "kernels=order"};
+    arguments.insert(arguments.end(), layout.begin(), layout.end());
+    const test::Result result = run(arguments);
+    EXPECT_EQ(result.status, 0) << result.err;
+    std::istringstream lines(result.out);
+    for (const char* name : {"one", "two", "model", "two"}) {
+      std::string line;
+      ASSERT_TRUE(std::getline(lines, line)) << name;
+      const Json text = parse_json(line, "line");
+      EXPECT_EQ(text["text"], expected.at(name)) << name;
+      EXPECT_EQ(text["adapter"], name == std::string("model") ? Json() : Json(name));
+    }
+  }
   /// Two adapters, on one rank and on two.
   void expect_served(const std::string& family, const std::vector<std::string>& one,
                      const std::vector<std::string>& two, const std::vector<std::string>& layout) {
@@ -88,6 +112,7 @@ class ServingAdapters : public test::ServedProgram {
       EXPECT_EQ(ask("GET", "/v1/models").body()["data"].size(), 3u);
       expect_texts(expected);
       EXPECT_EQ(stop().status, 0);
+      expect_generated(expected, ranks);
     }
   }
 };
@@ -118,6 +143,37 @@ TEST_F(ServingAdapters, WithChatTemplatesOfTheirOwn) {
   EXPECT_EQ(reply.status, 200) << reply.text;
   EXPECT_EQ(reply.body()["usage"]["prompt_tokens"], 4) << "abc!";
   stop();
+}
+
+/// Random texts of a prompt differ only by the adapters: all draw the same numbers.
+TEST_F(ServingAdapters, DrawTheSameNumbers) {
+  test::make_letter_model(folder / "model");
+  train("one", {"peft.type=lora"});
+  const auto texts = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {
+        "generate",      "model", "--prompt",         "abc", "--prompt",     "cab", "--json",
+        "--temperature", "1",     "--max-new-tokens", "8",   "kernels=order"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    std::istringstream lines(run(arguments).out);
+    std::vector<Json> all;
+    for (std::string line; std::getline(lines, line);)
+      all.push_back(parse_json(line, "line")["text"]);
+    return all;
+  };
+  const std::vector<Json> merged = texts({"--adapter", "one"}),
+                          named = texts({"--adapter", "a=one", "--adapter", "b=one/adapter"});
+  ASSERT_EQ(merged.size(), 2u);
+  EXPECT_THAT(named, testing::ElementsAre(merged[0], merged[0], merged[1], merged[1]));
+  const test::Result shown =
+      run({"generate", "model", "--tokens", "1,2", "--max-new-tokens", "2", "--temperature", "0",
+           "--adapter", "a=one", "--adapter", "b=one/adapter", "kernels=order"});
+  EXPECT_THAT(shown.out, testing::MatchesRegex("a:\n[0-9]+ [0-9]+\n\nb:\n[0-9]+ [0-9]+\n\n"));
+  std::ofstream(folder / "asks.jsonl") << R"({"prompt": "abc", "adapter": "c"})";
+  for (const std::string more : {"", "a=one"}) {
+    std::vector<std::string> arguments = {"generate", "model", "--prompt-file", "asks.jsonl"};
+    if (!more.empty()) arguments.insert(arguments.end(), {"--adapter", more});
+    EXPECT_THAT(run(arguments).err, testing::HasSubstr("try: --adapter c=DIR"));
+  }
 }
 
 TEST_F(ServingAdapters, OfLinearLayers) {

@@ -64,7 +64,7 @@ class Scheduling : public ::testing::Test {
     generate::Options options{.sampling = job.sampling,
                               .max_new_tokens = job.max_new_tokens,
                               .seed = job.seed,
-                              .first_text = job.number,
+                              .numbers = {job.number},
                               .stop_tokens = job.stop_tokens};
     return generate::generate(model, {job.prompt}, options)[0].tokens;
   }

@@ -395,6 +395,83 @@ TEST_F(AdapterRun, PatternsMayBeRegularExpressions) {
   EXPECT_GT(wider, 0);
 }
 
+/// As in peft, which looks patterns up for the modules that it adapts.
+TEST_F(AdapterRun, PatternsOfOtherModulesMeanNothing) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama", adapter);
+  const auto model = checkpoint::open_model((data / "hf_tiny/llama").string());
+  const checkpoint::Adapter before = checkpoint::read_adapter(adapter, *model);
+  change_settings(adapter, [](Json& fields) {
+    fields["rank_pattern"] = {{"fc1", 3}, {"x.*", 3}};
+    fields["alpha_pattern"] = {{"fc1", 3}};
+  });
+  const checkpoint::Adapter after = checkpoint::read_adapter(adapter, *model);
+  ASSERT_EQ(after.modules.size(), before.modules.size());
+  for (size_t i = 0; i < after.modules.size(); ++i)
+    EXPECT_EQ(after.modules[i].scale, before.modules[i].scale);
+}
+
+/// Sequence classification saves [classifier, score], of which a model has one at most.
+TEST_F(AdapterRun, ModulesToSaveAreCompleteInTheFile) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama", adapter);
+  const auto model = checkpoint::open_model((data / "hf_tiny/llama").string());
+  change_settings(adapter, "modules_to_save", {"classifier", "score"});
+  EXPECT_NO_THROW(checkpoint::read_adapter(adapter, *model));
+  change_settings(adapter, "modules_to_save", {"score", "lm_head"});
+  const auto told = AllOf(HasSubstr("contains lm_head in modules_to_save, but"),
+                          HasSubstr("has no weights of it\n  try: "));
+  EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }), told);
+  EXPECT_THAT(error({"peft.load=" + adapter.string()}), told);
+}
+
+/// The values are not the user's, who cannot set others.
+TEST_F(AdapterRun, TellsWhichFileHasAnImpossibleValue) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama", adapter);
+  const auto begin = [&] { config({"peft.type=lora", "peft.load=" + adapter.string()}); };
+  change_settings(adapter, "r", 0);
+  EXPECT_THAT(message_of(begin),
+              AllOf(HasSubstr("is not an adapter for this model: peft.r=0"),
+                    HasSubstr("(in its adapter_config.json)"),
+                    HasSubstr("try: peft.load=DIR with an adapter for this model")));
+  change_settings(adapter, [](Json& fields) {
+    fields["r"] = 4;
+    fields["target_modules"] = {"c_attn"};
+  });
+  EXPECT_THAT(message_of(begin),
+              AllOf(HasSubstr("model: peft.target_modules contains \"c_attn\""),
+                    HasSubstr("try: peft.load=DIR with an adapter for this model")));
+}
+
+/// A run that is checked without being started, see check_run().
+TEST_F(AdapterRun, IsCheckedWithItsTensors) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama", adapter);
+  const Config run = config({"peft.load=" + adapter.string()});
+  EXPECT_NO_THROW(check_run(run, 1));
+  fs::remove(adapter / "adapter_model.safetensors");
+  fs::copy_file(data / "peft_curves/llama_dora/adapter_model.safetensors",
+                adapter / "adapter_model.safetensors");
+  EXPECT_THAT(message_of([&] { check_run(run, 1); }),
+              AllOf(HasSubstr("peft.load="), HasSubstr("is not part of the model"),
+                    HasSubstr("try: peft.load=DIR with an adapter for this model")));
+}
+
+/// As the user named it, or where it was.
+TEST_F(AdapterRun, FindsItsBaseFromAnotherFolder) {
+  const fs::path here = fs::current_path();
+  fs::copy(base, scratch / "base");
+  fs::current_path(scratch / "");
+  base = "base";
+  const test::Trace first = test::run(config({save()}));
+  fs::create_directory(scratch / "elsewhere");
+  fs::current_path(scratch / "elsewhere");
+  EXPECT_NO_THROW(checkpoint::open_model(scratch / "ck"));
+  EXPECT_NO_THROW(test::run(config({"train.train_iters=7"}, scratch / "ck")));
+  fs::current_path(here);
+}
+
 /// The tensors in the file show what peft's rules have chosen.
 TEST_F(AdapterRun, ModulesChosenByRulesAreThoseInTheFile) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";

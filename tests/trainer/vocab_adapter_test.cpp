@@ -86,6 +86,34 @@ TEST_F(VocabAdapterRun, CopiesOfTheBaseBesideAnAdapterMustBeItsOwn) {
   EXPECT_THAT(message_of([&] { begin("dtype=fp64"); }), HasSubstr(part));
 }
 
+/// With save_embedding_layers=True, beside an adapter of other layers.
+TEST_F(VocabAdapterRun, CopiesOfTheVocabularyMayLieBesideOtherAdapters) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama", adapter);
+  const auto model = checkpoint::open_model(base.string());
+  std::map<std::string, at::Tensor> tensors;
+  {
+    const SafetensorsFile file(adapter / "adapter_model.safetensors");
+    for (const auto& [name, entry] : file.tensors())
+      tensors[name] = checkpoint::to_tensor(entry).clone();
+  }
+  const checkpoint::Box all{{0, 0}, {131, 48}};
+  at::Tensor& words = tensors["base_model.model.model.embed_tokens.weight"];
+  at::Tensor& output = tensors["base_model.model.lm_head.weight"];
+  model->read("embedding.word.weight", all, words = at::empty({131, 48}, at::kFloat));
+  model->read("output.weight", all, output = at::empty({131, 48}, at::kFloat));
+  const auto write = [&] {
+    fs::remove(adapter / "adapter_model.safetensors");
+    checkpoint::write_tensors(adapter / "adapter_model.safetensors", tensors);
+  };
+  write();
+  EXPECT_NO_THROW(checkpoint::read_adapter(adapter, *model));
+  output[3][4] += 1;
+  write();
+  EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
+              HasSubstr("lm_head.weight, whose values are not those of the model"));
+}
+
 TEST_F(VocabAdapterRun, WhatIsNoNumberAndAdaptersOfNoRankAreRefused) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
   fs::copy(data / "peft_curves/llama_lm_head", adapter);

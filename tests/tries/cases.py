@@ -23,6 +23,8 @@ CORPUS = "pentatron preprocess --input texts.jsonl --tokenizer bytes --output co
 CLASSIFIER = f"pentatron train {TINY} model.type=bert model.head=classification model.num_labels=3 checkpoint.save=new"
 TASKS = "--tasks $DATA/evaluation/yes_no.yaml eval.limit=1 eval.max_length=8"
 ADAPTED = f"pentatron evaluate {LLAMA} --batches {LLAMA}/expected.safetensors --adapter "
+ADAPTED_RUN = (f"pentatron train --hf {LLAMA} dataset.type=mock {TINY[TINY.index('train.seq_length'):]}"
+               "peft.load=adapted/adapter checkpoint.save=new")
 # A tokenizer with fewer tokens than the tiny models.
 LETTERS = ("python3 -c \"import json; json.dump({'model': {'type': 'BPE', 'vocab': {chr(i): i - 33 for i in range(33, 127)}, 'merges': []}, 'pre_tokenizer': "
            "{'type': 'ByteLevel', 'add_prefix_space': False}, 'decoder': {'type': 'ByteLevel'}, 'added_tokens': []}, open('letters.json', 'w'))\"; ")
@@ -34,6 +36,7 @@ SERVE = "$SOURCE/tests/support/until_served.sh pentatron serve talk kernels=orde
 SPEAKER = "cp -rL $DATA/hf_tiny/llama speaker; chmod -R u+w speaker; cp mute/tokenizer.json speaker/; "
 ADAPTED_SERVER = (SPEAKER +
                   "$SOURCE/tests/support/until_served.sh pentatron serve speaker kernels=order train.num_threads=1 --port 0 ")
+ASKED = SPEAKER + "pentatron generate speaker --max-new-tokens 2 --prompt-file asks.jsonl --adapter "
 TOKEN = "echo 0123456789abcdef0123 > token; chmod 600 token; "
 
 
@@ -78,6 +81,7 @@ pentatron train --hf $DATA/hf_tiny/llama train.seq_length=16 train.micro_batch_s
 cp -r $DATA/hf_tiny/llama going
 pentatron train --hf going train.seq_length=16 train.micro_batch_size=1 train.global_batch_size=1 train.train_iters=1 dataset.type=mock \
   checkpoint.save=orphans peft.type=lora train.num_threads=1 logger.peak_tflops=1 kernels=order
+rm -r going
 pentatron tokenize --train-bpe 290 --output other.json < words.txt
 mkdir odd pickled pictures nothing_in_it mine speaking mute
 for i in $(seq 8); do echo "{{\\"text\\": \\"a $i\\", \\"label\\": \\"glad\\"}}"; echo "{{\\"text\\": \\"b $i\\", \\"label\\": \\"sad\\"}}"; done > labels.jsonl
@@ -169,6 +173,17 @@ CASES = [
          f"c['exclude_modules'] = c['target_parameters'] = None; json.dump(c, open(f, 'w'))\"; {ADAPTED}adapted/adapter"}),
     ("no adapter", ADAPTED + "nothing_in_it", {"save_pretrained": ADAPTED + "adapted/adapter"}),
     ("no folder of an adapter", ADAPTED + "nowhere", {"the folder of an adapter": ADAPTED + "adapted/adapter"}),
+    ("an adapter to train that has another rank", "sed -i 's/\"r\": [0-9]*/\"r\": 0/' adapted/adapter/adapter_config.json; " + ADAPTED_RUN, {
+        "an adapter for this model": ADAPTED_RUN}),
+    ("tensors of another adapter", f"cp --remove-destination $DATA/peft_curves/llama_dora/adapter_model.safetensors adapted/adapter/; {ADAPTED_RUN}", {
+        "an adapter for this model": ADAPTED_RUN}),
+    ("adapters without names", "pentatron generate $DATA/hf_tiny/llama --tokens 1,2 --max-new-tokens 2 --adapter adapted --adapter adapted/adapter", {
+        "--adapter a=": "pentatron generate $DATA/hf_tiny/llama --tokens 1,2 --max-new-tokens 2 --adapter a=adapted --adapter b=adapted/adapter"}),
+    ("a prompt for an adapter without a name", "echo '{\"prompt\": \"a\", \"adapter\": 3}' > asks.jsonl; " + ASKED + "a=adapted", {
+        '"adapter": "NAME"}': "echo '{\"prompt\": \"a\", \"adapter\": \"a\"}' > asks.jsonl; " + ASKED + "a=adapted",
+        "null for the model alone": "echo '{\"prompt\": \"a\", \"adapter\": null}' > asks.jsonl; " + ASKED + "a=adapted"}),
+    ("a prompt for another adapter", "echo '{\"prompt\": \"a\", \"adapter\": \"b\"}' > asks.jsonl; " + ASKED + "a=adapted", {
+        "--adapter b=DIR": "echo '{\"prompt\": \"a\", \"adapter\": \"b\"}' > asks.jsonl; " + ASKED + "b=adapted"}),
     ("a pickled adapter", "mv adapted/adapter/adapter_model.safetensors adapted/adapter/adapter_model.bin; " + ADAPTED + "adapted/adapter", {
         "save_pretrained": ADAPTED + "adapted/adapter"}),
     ("a whole model as an adapter", ADAPTED + "limited", {"without --adapter": "pentatron evaluate limited --batches $DATA/hf_tiny/gpt_oss/expected.safetensors"}),
@@ -176,7 +191,7 @@ CASES = [
     ("a checkpoint of adapters of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted", {"the model that the run started from": ADAPTED + "adapted"}),
     ("adapters beside initial weights", "pentatron generate beside --tokens 1,2 --max-new-tokens 2", {
         "a run with checkpoint.load": "pentatron generate adapted --tokens 1,2 --max-new-tokens 2"}),
-    ("adapters without their model", "rm -r going; pentatron generate orphans --tokens 1,2", {
+    ("adapters without their model", "pentatron generate orphans --tokens 1,2", {
         "with the model": f"pentatron generate {LLAMA} --adapter orphans --tokens 1,2 --max-new-tokens 2"}),
     ("weights of a model with an output layer for a tied one", f"pentatron train {TINY[TINY.index('train.seq'):]} dataset.type=mock checkpoint.load=hf:{LLAMA} "
      "model.untie_embeddings_and_output_weights=false checkpoint.save=new", {}),
@@ -266,7 +281,10 @@ CASES = [
     ("a file behind the data", FINETUNE + "words.txt", {"optimizer.lr=0.0001": FINETUNE + "optimizer.lr=0.0001"}),
     ("finetuning of an encoder", FINETUNE.replace("texts texts", "encoder texts") + "dataset.type=bert", {"pentatron train": f"pentatron train {ENCODER} checkpoint.save=new"}),
     ("examples without answers", "echo '{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}' > asked.jsonl; " + SFT + "dataset.path=asked.jsonl", {
-        "assistant": SFT + "dataset.path=chats.jsonl"}),
+        "texts that are not empty": SFT + "dataset.path=texts.jsonl", "assistant": SFT + "dataset.path=chats.jsonl"}),
+    ("examples without weight", "sed 's/\"role\": *\"assistant\"/&, \"weight\": 0/' chats.jsonl > light.jsonl; " + SFT + "dataset.path=light.jsonl", {
+        '"weight": 1': SFT + "dataset.path=chats.jsonl"}),
+    ("examples in long lines", SFT + "dataset.path=chats.jsonl dataset.max_line_bytes=10", {}),
     ("ends of documents that no token is", f"pentatron train {TINY} dataset.type=indexed dataset.path=corpus_text_document model.vocab_size=250 dataset.eod_mask_loss=true checkpoint.save=new", {
         "tokenizer.path": f"pentatron train {TINY} dataset.type=indexed dataset.path=corpus_text_document dataset.eod_mask_loss=true checkpoint.save=new",
         "tokenizer.type=null": f"pentatron train {TINY} dataset.type=indexed dataset.path=corpus_text_document model.vocab_size=260 tokenizer.type=null tokenizer.vocab_size=256 dataset.eod_mask_loss=true checkpoint.save=new"}),
@@ -405,7 +423,7 @@ CASES = [
     ("a cache for less than a text", SERVE + "--cache-tokens 8", {}),
     ("an adapter without a name", SERVE + "--adapter adapted", {"--adapter mine=": ADAPTED_SERVER + "--adapter mine=adapted"}),
     ("an adapter with whole modules for a server", ADAPTED_SERVER + "--adapter a=retrained", {
-        "and serve merged": SPEAKER + "pentatron convert speaker merged --adapter retrained --format hf && " + SERVE.replace("serve talk", "serve merged")}),
+        "merged as the model": SPEAKER + "pentatron convert speaker merged --adapter retrained --format hf && " + SERVE.replace("serve talk", "serve merged")}),
     ("two adapters of one name", ADAPTED_SERVER + "--adapter a=adapted --adapter a=adapted", {"-2=": ADAPTED_SERVER + "--adapter a=adapted --adapter a-2=adapted"}),
     ("an adapter for a server that is none", SERVE + "--adapter a=nowhere", {"the folder of an adapter": ADAPTED_SERVER + "--adapter a=adapted"}),
     ("chat over processes", "pentatron chat talk --ranks 2 --backend sockets parallel.tensor_model_parallel_size=2", {}),
@@ -741,10 +759,11 @@ ELSEWHERE = [
     (r"input_files.cpp: .*is part of a corpus", "the user's files: UserData of user_data_test.cpp"),
     (r"(trainer/graphs|layer_graphs|host_copies).cpp: .*(does not support|same lengths)", "needs a GPU"),
     (r"precision.cpp: .*(on CPUs only|on GPUs|GPUs need|needs a GPU)", "needs a GPU"),
-    (r"peft_files.cpp: .*is not a regular expression", "a file of another program: AdapterRun of adapter_test.cpp"),
+    (r"peft_settings.cpp: .*(is not a regular expression|has no weights of it)", "a file of another program: AdapterRun of adapter_test.cpp"),
     (r"convert.cpp: .*(has the name of a checkpoint|is in the source|contains the source|which is no file of a model|which would be removed)", "another target, by the user: outputs_test.cpp"),
     (r"requests.cpp: .*the split that is scored", "a warning: TaskFile of tasks_test.cpp"),
     (r"^data/tokenizer/chat/(list_filters|number_filters|signatures)", "a model's template: ChatTemplate of chat_template_test.cpp"),
+    (r"^data/sft/taught_text", "an example of a file: SftTest of sft_test.cpp"),
     (r"^data/sft/read_example", "an example of a file: ExampleTest of read_example_test.cpp"),
     (r"chat/interpreter.cpp: .*prints a date", "a model's template: ChatTemplate of chat_template_test.cpp"),
     (r"sft_dataset.cpp: .*tools or tool calls, which", "a warning: TaughtTexts of sft_test.cpp"),

@@ -9,6 +9,7 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
+#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/base/own_files.h"
 #include "pentatron/base/sha256.h"
@@ -237,14 +238,45 @@ void tie_adapters(Adapter& adapter) {
 
 } // namespace
 
+namespace {
+
+/// Without "hf:".
+fs::path path_in(const std::string& model) {
+  return after_hf_prefix(model).value_or(model);
+}
+bool is_there(const std::string& model) {
+  std::error_code error;
+  return fs::exists(path_in(model), error);
+}
+
+} // namespace
+
+std::string place_of(const AdapterBase& base) {
+  const bool moved = !base.path.empty() && !is_there(base.model);
+  return moved && is_there(base.path) ? base.path : base.model;
+}
+
+AdapterBase adapter_base(const std::string& where, ModelSource& model) {
+  AdapterBase base{.model = where, .digest = model_digest(model)};
+  if (is_there(where)) {
+    const fs::path path = path_in(where);
+    base.path = where.substr(0, where.size() - path.string().size()) +
+                fs::absolute(path).lexically_normal().string();
+  }
+  return base;
+}
+
 std::string to_json(const AdapterBase& base) {
-  return dump_json({{"model", base.model}, {"digest", base.digest}}, 1) + "\n";
+  Json json = {{"model", base.model}, {"digest", base.digest}};
+  if (!base.path.empty()) json["path"] = base.path;
+  return dump_json(json, 1) + "\n";
 }
 
 AdapterBase adapter_base_from_json(std::string_view text, std::string_view where) {
   const Json json = parse_json(text, where);
   return {.model = json_get<std::string>(json, "model", where),
-          .digest = json_get<std::string>(json, "digest", where)};
+          .digest = json_get<std::string>(json, "digest", where),
+          .path = json_get_or<std::string>(json, "path", "", where)};
 }
 
 std::string model_digest(ModelSource& model) {
@@ -291,7 +323,7 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
     }
   }
   const AdapterSettings settings = read_peft_settings(where);
-  check_output_layer(where, settings, base.config());
+  check_saved_modules(where, settings, base.config(), base.facts().family);
   config::Violations violations;
   Adapter adapter = adapter_parts(settings, base.config(), base.facts().family, violations, "");
   if (!violations.empty())
@@ -363,7 +395,7 @@ std::unique_ptr<ModelSource> open_adapted(const std::string& where, ModelPurpose
                            where);
   std::unique_ptr<ModelSource> base;
   try {
-    base = open_model(named.model);
+    base = open_model(place_of(named));
   } catch (const Error& error) {
     raise<CheckpointError>("{} contains only adapters, and their model cannot be read: {}\n  try: "
                            "--adapter {} with the model",

@@ -16,9 +16,14 @@ namespace pentatron::checkpoint {
 
 /// The model that adapters belong to, as a run's checkpoint names it.
 struct AdapterBase {
-  std::string model;  ///< as open_model() takes it; empty: initial values of the run's seed
-  std::string digest; ///< model_digest() of it
+  std::string model;     ///< as open_model() takes it; empty: initial values of the run's seed
+  std::string digest;    ///< model_digest() of it
+  std::string path = {}; ///< the same with an absolute path, of a model on disk
 };
+/// Where to look for the model: as it was named, or else at its path.
+std::string place_of(const AdapterBase& base);
+/// The base of a run that starts from the model `where`.
+AdapterBase adapter_base(const std::string& where, ModelSource& model);
 /// Its name in a checkpoint, which has it if it holds adapters alone.
 inline constexpr const char* kAdapterBase = "adapter_base.json";
 std::string to_json(const AdapterBase& base);

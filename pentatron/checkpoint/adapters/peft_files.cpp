@@ -1,12 +1,10 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "pentatron/checkpoint/adapters/peft_files.h"
 
 #include <ATen/ATen.h>
-#include <pcre2.h>
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
+#include <iterator>
 #include <set>
 
 #include <fmt/format.h>
@@ -29,202 +27,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kPrefix = "base_model.model.";
-
-/// Fields that may have any value: they describe the file, or how it began.
-const std::set<std::string, std::less<>> kIgnored = {"peft_type",       "base_model_name_or_path",
-                                                     "revision",        "peft_version",
-                                                     "task_type",       "inference_mode",
-                                                     "auto_mapping",    "init_lora_weights",
-                                                     "loftq_config",    "eva_config",
-                                                     "corda_config",    "lora_ga_config",
-                                                     "megatron_config", "megatron_core",
-                                                     "runtime_config",  "qalora_group_size"};
-const std::set<std::string, std::less<>> kRead = {"r",
-                                                  "lora_alpha",
-                                                  "lora_dropout",
-                                                  "target_modules",
-                                                  "target_parameters",
-                                                  "modules_to_save",
-                                                  "ensure_weight_tying",
-                                                  "layers_to_transform",
-                                                  "layers_pattern",
-                                                  "exclude_modules",
-                                                  "use_rslora",
-                                                  "use_dora",
-                                                  "rank_pattern",
-                                                  "alpha_pattern",
-                                                  "bias",
-                                                  "fan_in_fan_out"};
-
-bool says_nothing(const Json& value) {
-  return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
-         ((value.is_object() || value.is_array()) && value.empty());
-}
-
-constexpr std::string_view kSpecial = "^$*+?()[]{}|\\";
-
-/// Whether the modules are chosen by more than a list of names.
-bool chosen_by_rules(const Json& json) {
-  for (const char* key : {"layers_to_transform", "layers_pattern", "exclude_modules"})
-    if (const auto found = json.find(key); found != json.end() && !says_nothing(*found))
-      return true;
-  const auto found = json.find("target_modules");
-  return found != json.end() && found->is_string() &&
-         found->get<std::string>().find_first_of(kSpecial) != std::string::npos;
-}
-
-SafetensorsFile open_tensors(const fs::path& folder) {
-  const fs::path file = folder / kPeftTensors;
-  std::error_code error;
-  if (!fs::exists(file, error) && fs::exists(folder / "adapter_model.bin", error))
-    raise<DataError>("{} has its tensors in adapter_model.bin, which contains pickled objects; "
-                     "these can run code and are not loaded\n  try: save the adapter as "
-                     "Safetensors, with save_pretrained(DIR) of peft",
-                     folder.string());
-  return SafetensorsFile(file);
-}
-
-/// What the tensors in the file belong to: linear layers and embeddings, which all rules have
-/// chosen, or the modules with several parameters that experts are.
-std::vector<std::string> owners_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  const SafetensorsFile stored = open_tensors(folder);
-  for (const auto& [name, tensor] : stored.tensors())
-    for (const std::string_view end : {".lora_A.weight", ".lora_embedding_A"})
-      if (name.starts_with(kPrefix) && name.ends_with(end))
-        names.push_back(name.substr(kPrefix.size(), name.size() - kPrefix.size() - end.size()));
-  return names;
-}
-
-bool ensures_tying(const Json& json, const std::string& where) {
-  return json_get_or<bool>(json, "ensure_weight_tying", false, where);
-}
-
-/// Whether PEFT chooses the module, or one that contains it, by the end of its name.
-bool ends_within(const std::string& module, const std::string& end) {
-  if (module.ends_with(end)) return true;
-  const size_t dot = module.rfind('.');
-  return dot != std::string::npos && ends_within(module.substr(0, dot), end);
-}
-
-/// The modules in the file that modules_to_save names, and those within them.
-std::vector<std::string> saved_modules(const Json& json, const fs::path& folder,
-                                       const std::string& where) {
-  const auto found = json.find("modules_to_save");
-  if (found == json.end() || says_nothing(*found)) return {};
-  const auto ends = json_get<std::vector<std::string>>(json, "modules_to_save", where);
-  std::set<std::string> names;
-  const SafetensorsFile stored = open_tensors(folder);
-  for (const auto& [name, tensor] : stored.tensors()) {
-    if (!name.starts_with(kPrefix) || name.find(".lora_") != std::string::npos) continue;
-    const std::string module = module_of_tensor(name.substr(kPrefix.size()));
-    if (std::ranges::any_of(ends, [&](const std::string& end) { return ends_within(module, end); }))
-      names.insert(module);
-  }
-  return {names.begin(), names.end()};
-}
-
-/// A key of rank_pattern or alpha_pattern as PEFT reads it: it matches the end of a name.
-class ModulePattern {
- public:
-  ModulePattern(const std::string& key, const std::string& where) {
-    int error = 0;
-    PCRE2_SIZE at = 0;
-    const std::string whole = "^(?:.*\\.)?(?:" + key + ")$";
-    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(whole.data()), whole.size(), PCRE2_UTF,
-                              &error, &at, nullptr));
-    if (!code_)
-      raise<DataError>("{}: \"{}\" is not a regular expression\n  try: the name of a module, such "
-                       "as \"q_proj\"",
-                       where, excerpt(key, 80));
-  }
-  bool matches(const std::string& name) const {
-    const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
-        pcre2_match_data_create_from_pattern(code_.get(), nullptr), pcre2_match_data_free);
-    return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(name.data()), name.size(), 0, 0,
-                       data.get(), nullptr) >= 0;
-  }
-
- private:
-  std::unique_ptr<pcre2_code, void (*)(pcre2_code*)> code_{nullptr, pcre2_code_free};
-};
-
-constexpr std::string_view kWeightEnd = ".weight", kExperts = "experts";
-
-/// A name of target_parameters as one of target_modules: that of a router's module, or of matrices
-/// of experts. "gate" alone would also be the gate of an MLP.
-std::string target_of_parameter(const std::string& name) {
-  if (name == "gate.weight") return "mlp.gate";
-  if (name.ends_with(kWeightEnd)) return name.substr(0, name.size() - kWeightEnd.size());
-  return name.find('.') == std::string::npos ? fmt::format("{}.{}", kExperts, name) : name;
-}
-
-/// Names that the patterns may be meant for: those of linear layers, and of experts' parameters.
-std::set<std::string> names_in(const fs::path& folder, const std::vector<std::string>& parameters) {
-  std::set<std::string> names;
-  for (const std::string& owner : owners_in(folder)) {
-    const std::string module = owner.substr(0, owner.find(".base_layer"));
-    if (!module.ends_with(kExperts)) {
-      names.insert(owner);
-      continue;
-    }
-    for (const std::string& parameter : parameters)
-      if (!parameter.ends_with(kWeightEnd))
-        names.insert(module + "." + parameter.substr(parameter.rfind('.') + 1));
-  }
-  return names;
-}
-
-/// {"q_proj": 8} as ["q_proj=8"]; a regular expression as the names in the file that it matches.
-std::vector<std::string> pattern_of(const Json& json, const char* key, const fs::path& folder,
-                                    const std::string& where) {
-  std::vector<std::string> entries;
-  const auto found = json.find(key);
-  if (found == json.end() || found->is_null()) return entries;
-  if (!found->is_object()) raise<DataError>("{}: {} is not an object", where, key);
-  for (const auto& [name, value] : found->items()) {
-    if (!value.is_number()) raise<DataError>("{}: {} of {} is not a number", where, key, name);
-    if (name.find_first_of(kSpecial) == std::string::npos) {
-      entries.push_back(fmt::format("{}={}", name, value.get<double>()));
-      continue;
-    }
-    const ModulePattern pattern(name, fmt::format("{}: {}", where, key));
-    const auto parameters =
-        json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where);
-    for (const std::string& module : names_in(folder, parameters))
-      if (pattern.matches(module))
-        entries.push_back(fmt::format("{}={}", module, value.get<double>()));
-  }
-  return entries;
-}
-
-std::vector<std::string> targets_of(const Json& json, const fs::path& folder,
-                                    const std::string& where) {
-  std::vector<std::string> names;
-  for (const std::string& parameter :
-       json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where))
-    names.push_back(target_of_parameter(parameter));
-  const auto found = json.find("target_modules");
-  // What PEFT ties is not in target_modules.
-  if (chosen_by_rules(json) || (names.empty() && ensures_tying(json, where))) {
-    if (!names.empty())
-      raise<ConfigError>("{}: target_parameters beside modules chosen by a regular expression, "
-                         "numbers of layers or exclude_modules is not supported\n  try: "
-                         "target_modules with a list of names, such as [\"q_proj\", \"v_proj\"]",
-                         where);
-    names = owners_in(folder);
-  } else if (found != json.end() && found->is_string()) {
-    names.push_back(found->get<std::string>());
-  } else {
-    for (std::string& name :
-         json_get_or<std::vector<std::string>>(json, "target_modules", {}, where))
-      names.push_back(std::move(name));
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
 /// The names of tensors in the files. Of several parameters of one module, as experts have, the
 /// first is wrapped first, and so the innermost.
 class Names {
@@ -232,13 +34,13 @@ class Names {
   explicit Names(const std::vector<AdaptedModule>& modules) : modules_(modules) {}
 
   std::string operator()(const AdaptedModule& one, const char* what) const {
-    if (one.module.experts == 0) return fmt::format("{}{}.{}", kPrefix, one.module.hf, what);
+    if (one.module.experts == 0) return fmt::format("{}{}.{}", kPeftPrefix, one.module.hf, what);
     const std::string owner = owner_of(one.module.hf);
     std::string inner;
     for (const AdaptedModule& other : modules_)
       if (&other > &one && other.module.experts > 0 && owner_of(other.module.hf) == owner)
         inner += "base_layer.";
-    return fmt::format("{}{}.{}{}", kPrefix, owner, inner, what);
+    return fmt::format("{}{}.{}{}", kPeftPrefix, owner, inner, what);
   }
 
  private:
@@ -339,18 +141,6 @@ at::Tensor whole_of_parts(const WholeParam& param, const std::vector<at::Tensor>
   return whole;
 }
 
-/// PEFT trains a copy of a module. Only if it says so is it also the other one that had the weight.
-void check_tying(const fs::path& folder, const std::string& module) {
-  const fs::path file = folder / kPeftConfig;
-  const std::string where = file.string();
-  if (!ensures_tying(read_json(file), where))
-    raise<ConfigError>("{}: modules_to_save has {} without ensure_weight_tying, so that the "
-                       "modules that share this weight in the model would differ, which is not "
-                       "supported\n  try: an adapter that was trained with "
-                       "ensure_weight_tying=True",
-                       where, module);
-}
-
 /// Whether it is another name of an embedding that the adapter has, and equal to it.
 bool repeats_embedding(const SafeTensor& tensor, const std::vector<WholeParam>& whole,
                        const std::vector<std::vector<at::Tensor>>& parts) {
@@ -364,64 +154,20 @@ bool repeats_embedding(const SafeTensor& tensor, const std::vector<WholeParam>& 
 
 } // namespace
 
-AdapterSettings read_peft_settings(const fs::path& folder) {
-  const fs::path file = folder / kPeftConfig;
-  std::error_code error;
-  if (!fs::exists(file, error))
-    raise<DataError>("{} contains no {}, so it is not an adapter\n  try: a folder that "
-                     "save_pretrained() of peft has written",
-                     folder.string(), kPeftConfig);
-  const std::string where = file.string();
-  const Json json = read_json(file);
-  if (!json.is_object()) raise<DataError>("{} is not an object", where);
-  if (const auto type = json_get<std::string>(json, "peft_type", where); type != "LORA")
-    raise<ConfigError>(
-        "{}: peft_type={} is not supported, only LORA\n  try: a LoRA or DoRA adapter", where, type);
-  std::vector<std::string> refused;
-  for (const auto& [key, value] : json.items())
-    if (!kIgnored.contains(key) && !kRead.contains(key) && !says_nothing(value))
-      refused.push_back(fmt::format("{}={}", key, dump_json(value)));
-  if (const auto bias = json_get_or<std::string>(json, "bias", "none", where); bias != "none")
-    refused.push_back(fmt::format("bias=\"{}\"", bias));
-  if (const auto init = json.find("init_lora_weights");
-      init != json.end() && init->is_string() && *init != "gaussian" && *init != "eva" &&
-      *init != "orthogonal" && *init != "lora_ga") // those change the base
-    refused.push_back(fmt::format("init_lora_weights={}", dump_json(*init)));
-  if (!refused.empty())
-    raise<ConfigError>("{} uses {}, which is not supported\n  try: an adapter without {}", where,
-                       fmt::join(refused, ", "), refused.size() == 1 ? "it" : "them");
-  AdapterSettings settings{.type = json_get_or<bool>(json, "use_dora", false, where)
-                                       ? AdapterType::kDora
-                                       : AdapterType::kLora,
-                           .r = json_get<int64_t>(json, "r", where),
-                           .alpha = json_get<double>(json, "lora_alpha", where),
-                           .dropout = json_get_or<double>(json, "lora_dropout", 0, where),
-                           .target_modules = targets_of(json, folder, where),
-                           .modules_to_save = saved_modules(json, folder, where),
-                           .use_rslora = json_get_or<bool>(json, "use_rslora", false, where),
-                           .rank_pattern = pattern_of(json, "rank_pattern", folder, where),
-                           .alpha_pattern = pattern_of(json, "alpha_pattern", folder, where)};
-  return settings;
-}
-
 Adapter adapter_parts(const AdapterSettings& settings, const models::ModelConfig& config,
                       const std::string& family, config::Violations& violations,
                       std::string_view path) {
   Adapter parts{.settings = settings,
                 .modules = {},
                 .whole = whole_params(config, family, settings, violations, path),
+                .tables = {},
                 .tensors = {}};
-  parts.modules =
-      adapted_modules(linear_modules(config, family), settings, parts.whole, violations, path);
+  const std::vector<LinearModule> all = linear_modules(config, family);
+  parts.modules = adapted_modules(all, settings, parts.whole, violations, path);
+  std::ranges::copy_if(all, std::back_inserter(parts.tables), [](const LinearModule& one) {
+    return one.use == nn::AdaptedUse::kEmbedding || one.use == nn::AdaptedUse::kOutput;
+  });
   return parts;
-}
-
-bool ties_adapters(const fs::path& folder) {
-  const fs::path file = folder / kPeftConfig;
-  if (!ensures_tying(read_json(file), file.string())) return false;
-  const SafetensorsFile stored = open_tensors(folder);
-  return std::ranges::any_of(
-      stored.tensors(), [](const auto& one) { return one.first.ends_with(".lora_embedding_A"); });
 }
 
 void refuse_copy(const fs::path& folder, const BaseCopy& copy) {
@@ -431,20 +177,12 @@ void refuse_copy(const fs::path& folder, const BaseCopy& copy) {
       (folder / kPeftTensors).string(), copy.name);
 }
 
-void check_output_layer(const fs::path& folder, const AdapterSettings& settings,
-                        const models::ModelConfig& config) {
-  constexpr const char* kOutput = "lm_head";
-  if (models::has_plain_output_layer(config) && !config.untie_embeddings_and_output_weights &&
-      std::ranges::find(settings.modules_to_save, kOutput) != settings.modules_to_save.end())
-    check_tying(folder, kOutput);
-}
-
 void read_peft_tensors(const fs::path& folder, Adapter& adapter) {
   const std::vector<AdaptedModule>& modules = adapter.modules;
   const bool dora = adapter.settings.type == AdapterType::kDora;
   for (const WholeParam& param : adapter.whole)
-    if (param.tied) check_tying(folder, module_of_tensor(param.tensors.front().hf));
-  const SafetensorsFile stored = open_tensors(folder);
+    if (param.tied) check_peft_tying(folder, module_of_tensor(param.tensors.front().hf));
+  const SafetensorsFile stored = open_peft_tensors(folder);
   TensorProblems problems;
   std::set<std::string> used;
   const auto take = [&](const std::vector<std::string>& names,
@@ -487,7 +225,15 @@ void read_peft_tensors(const fs::path& folder, Adapter& adapter) {
   for (const WholeParam& param : adapter.whole) {
     std::vector<at::Tensor>& own = parts.emplace_back();
     for (const WeightMapEntry& entry : param.tensors)
-      own.push_back(take({std::string(kPrefix) + entry.hf}, entry.hf_shape()));
+      own.push_back(take({std::string(kPeftPrefix) + entry.hf}, entry.hf_shape()));
+  }
+  for (const LinearModule& table : adapter.tables) { // with save_embedding_layers=True
+    const std::string name = fmt::format("{}{}.weight", kPeftPrefix, table.hf);
+    const auto trains = std::ranges::find(adapter.whole, table.values, &WholeParam::name);
+    if (stored.find(name) == nullptr || used.contains(name) || trains != adapter.whole.end())
+      continue;
+    adapter.copies.push_back(
+        {.name = name, .param = table.values, .values = take({name}, {table.rows, table.columns})});
   }
   for (const auto& [name, tensor] : stored.tensors())
     if (!used.contains(name) && !repeats_embedding(tensor, adapter.whole, parts))
@@ -517,7 +263,7 @@ void write_peft(const fs::path& folder, const Adapter& adapter,
   for (const AdaptedModule& one : adapter.modules)
     if (one.module.experts > 0) parameters.insert(one.module.hf);
   for (const AdaptedModule& one : adapter.modules)
-    if (one.module.router) parameters.insert(one.module.hf + std::string(kWeightEnd));
+    if (one.module.router) parameters.insert(one.module.hf + ".weight");
   Json ranks = Json::object(), alphas = Json::object();
   const auto number = [](double value) -> Json { // as PEFT writes it, where it can
     return value == std::floor(value) && std::abs(value) < 1e15 ? Json(static_cast<int64_t>(value))
@@ -533,11 +279,11 @@ void write_peft(const fs::path& folder, const Adapter& adapter,
   }
   for (const WholeParam& param : adapter.whole)
     for (const WeightMapEntry& entry : param.tensors)
-      files[std::string(kPrefix) + entry.hf] =
+      files[std::string(kPeftPrefix) + entry.hf] =
           as_hf(entry, part_of(adapter.tensors.at(param.name), entry));
   for (const WholeParam& param : adapter.whole)
     if (param.tied) // PEFT reads both names of what it ties
-      files[std::string(kPrefix) + "lm_head.weight"] = adapter.tensors.at(param.name).clone();
+      files[std::string(kPeftPrefix) + "lm_head.weight"] = adapter.tensors.at(param.name).clone();
   const std::vector<std::string> saved = names_of_modules(adapter.whole);
   write_tensors(folder / kPeftTensors, files, {{"format", "pt"}});
   const Json config = {

@@ -131,6 +131,14 @@ std::string module_of_tensor(const std::string& name) {
   return name.substr(0, name.rfind('.'));
 }
 
+std::vector<std::string> names_of_all_modules(const models::ModelConfig& config,
+                                              const std::string& family) {
+  std::vector<std::string> names;
+  for (const auto& [name, param] : all_params(config, family))
+    for (const WeightMapEntry& entry : param.tensors) names.push_back(module_of_tensor(entry.hf));
+  return names;
+}
+
 std::vector<std::string> names_of_modules(const std::vector<WholeParam>& params) {
   std::vector<std::string> names;
   for (const WholeParam& param : params)

@@ -33,6 +33,10 @@ std::vector<WholeParam> whole_params(const models::ModelConfig& config, const st
 /// those within others of them.
 std::vector<std::string> names_of_modules(const std::vector<WholeParam>& params);
 
+/// All modules with parameters, under Hugging Face's names, whatever trains.
+std::vector<std::string> names_of_all_modules(const models::ModelConfig& config,
+                                              const std::string& family);
+
 /// "model.norm" of "model.norm.weight".
 std::string module_of_tensor(const std::string& name);
 
