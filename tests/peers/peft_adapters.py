@@ -10,13 +10,15 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import hf_models  # first: it makes transformers' fp64 models fp64 throughout
 import peft
 import torch
-from hf_export import SPLIT, model_of_export, pentatron
+from hf_export import SPLIT, model_of_export, pentatron, write_data
 from safetensors.torch import load_file
 
 BOUND = 2e-6  # of fp64 logits that pentatron writes in fp32, relative to the largest; adapters are stored in fp32
 STEPS = ["train.train_iters=4", "train.seq_length=16", "train.micro_batch_size=2", "train.global_batch_size=8", "optimizer.lr=0.05",
-         "dataset.type=mock", "device=cpu", "dtype=fp64", "train.num_threads=1", "checkpoint.export_hf=true"]
+         "device=cpu", "dtype=fp64", "train.num_threads=1", "checkpoint.export_hf=true"]
 LORA, DORA = "peft.type=lora", "peft.type=dora"
+
+BASES = {"t5_of_bytes": hf_models.t5(vocab_size=400), "bert_of_bytes": hf_models.bert("SequenceClassification", vocab_size=300)}
 
 # what hf_models.py makes, keys of pentatron, ranks
 TRAINED = {
@@ -34,9 +36,15 @@ TRAINED = {
     "mixtral_experts": ("mixtral", [LORA, "peft.target_modules=[\"experts.*\",q_proj,gate]"], 1),
     "mixtral_experts_split": ("mixtral", [LORA, "peft.target_modules=[\"experts.*\",all-linear]", *SPLIT,
                                           "parallel.expert_model_parallel_size=2"], 8),
+    "mixtral_router_pattern": ("mixtral", [LORA, "peft.target_modules=[\"experts.*\",router]", "peft.rank_pattern=[\"router=3\"]",
+                                           "peft.alpha_pattern=[\"experts.down_proj=9\"]"], 1),
     "deepseek_latents": ("deepseek_queries", [LORA], 1),
-    "t5": ("t5", [LORA], 1),
-    "bert_classes": ("bert_classes", [LORA, "peft.modules_to_save=[classifier]"], 1),
+    "deepseek_dropout": ("deepseek", [LORA, "peft.target_modules=[down_proj,gate_proj,q_b_proj]", "peft.dropout=0.1",
+                                      "peft.rank_pattern=[\"layers.0.*.down_proj=3\"]"], 1),
+    "qwen3_moe_dense_layer": ("qwen3_moe_dense_layer", [LORA, "peft.target_modules=[all-linear,router]"], 1),
+    "qwen2_moe": ("qwen2_moe", [LORA], 1),
+    "t5": ("t5_of_bytes", [LORA, "dataset.type=t5"], 1),
+    "bert_classes": ("bert_of_bytes", [LORA, "model.head=classification", "dataset.type=classification"], 1),
 }
 # what hf_models.py makes, fields of peft.LoraConfig, options of save_pretrained()
 MADE = {
@@ -52,6 +60,10 @@ MADE = {
     "made_gpt2": ("gpt2_inner", dict(target_modules=["c_attn", "c_proj"], fan_in_fan_out=True), {}),
     "made_experts": ("mixtral", dict(target_modules=["o_proj"], target_parameters=["experts.gate_up_proj", "experts.down_proj"]), {}),
     "made_t5": ("t5", dict(target_modules=["q", "wi", "wo"]), {}),
+    "made_mixtral": ("mixtral", dict(target_modules="all-linear"), {}),
+    "made_deepseek": ("deepseek_queries", dict(target_modules=["q_proj", "gate_proj", "up_proj", "down_proj"]), {}),
+    "made_parameters": ("deepseek_queries", dict(target_modules=["o_proj"], rank_pattern={"down_proj.weight": 3, "down_proj": 5},
+                                                 target_parameters=["shared_experts.down_proj.weight", "gate.weight"]), {}),
     "made_glm4": ("glm4", dict(target_modules="all-linear"), {}),
 }
 
@@ -64,6 +76,7 @@ def logits_of(program, folder, adapter):
 
 def make_base(name, folder):
     os.mkdir(f"{folder}/base")
+    hf_models.ALL.update(BASES)
     hf_models.make(name, f"{folder}/base")
 
 
@@ -84,7 +97,8 @@ def compare(ours, theirs, base):
 def check_trained(program, name, folder):
     base, keys, ranks = TRAINED[name]
     make_base(base, folder)
-    pentatron(program, "train", "--hf", f"{folder}/base", f"--ranks={ranks}", *STEPS, *keys, f"checkpoint.save={folder}/run")
+    data = write_data(keys, folder) if base in BASES else ["dataset.type=mock"]
+    pentatron(program, "train", "--hf", f"{folder}/base", f"--ranks={ranks}", *STEPS, *keys, *data, f"checkpoint.save={folder}/run")
     model = model_of_export(f"{folder}/base")
     before = forward(model, folder)
     adapted = peft.PeftModel.from_pretrained(model, f"{folder}/run/adapter", autocast_adapter_dtype=False).double().eval()

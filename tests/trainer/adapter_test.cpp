@@ -369,62 +369,6 @@ TEST_F(AdapterRun, ModulesOfPeftContainOthers) {
               HasSubstr("has its tensors in adapter_model.bin"));
 }
 
-/// As `all-linear` and the names of experts' matrices become in peft.
-TEST_F(AdapterRun, PatternsMayBeRegularExpressions) {
-  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
-  fs::copy(data / "peft_curves/mixtral_experts", adapter);
-  const auto model = checkpoint::open_model((data / "hf_tiny/mixtral").string());
-  const checkpoint::Adapter before = checkpoint::read_adapter(adapter, *model);
-  change_settings(adapter, [](Json& fields) {
-    const double alpha = fields["lora_alpha"].get<double>(), r = fields["r"].get<double>();
-    fields["r"] = 17;
-    fields["lora_alpha"] = 18;
-    fields["rank_pattern"] = {{".*\\.(gate_up|down)_proj", r}, {".*[qvo]_proj", r}};
-    fields["alpha_pattern"] = {{".*\\.gate_up_proj", 4 * alpha}, {"([qvo]|down)_proj", alpha}};
-  });
-  const checkpoint::Adapter after = checkpoint::read_adapter(adapter, *model);
-  ASSERT_EQ(after.modules.size(), before.modules.size());
-  int wider = 0;
-  for (size_t i = 0; i < after.modules.size(); ++i) {
-    const bool up = after.modules[i].module.hf.ends_with("gate_up_proj");
-    wider += up ? 1 : 0;
-    EXPECT_EQ(after.modules[i].rank, before.modules[i].rank);
-    EXPECT_DOUBLE_EQ(after.modules[i].scale, before.modules[i].scale * (up ? 4 : 1))
-        << after.modules[i].module.hf;
-  }
-  EXPECT_GT(wider, 0);
-}
-
-/// As in peft, which looks patterns up for the modules that it adapts.
-TEST_F(AdapterRun, PatternsOfOtherModulesMeanNothing) {
-  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
-  fs::copy(data / "peft_curves/llama", adapter);
-  const auto model = checkpoint::open_model((data / "hf_tiny/llama").string());
-  const checkpoint::Adapter before = checkpoint::read_adapter(adapter, *model);
-  change_settings(adapter, [](Json& fields) {
-    fields["rank_pattern"] = {{"fc1", 3}, {"x.*", 3}};
-    fields["alpha_pattern"] = {{"fc1", 3}};
-  });
-  const checkpoint::Adapter after = checkpoint::read_adapter(adapter, *model);
-  ASSERT_EQ(after.modules.size(), before.modules.size());
-  for (size_t i = 0; i < after.modules.size(); ++i)
-    EXPECT_EQ(after.modules[i].scale, before.modules[i].scale);
-}
-
-/// Sequence classification saves [classifier, score], of which a model has one at most.
-TEST_F(AdapterRun, ModulesToSaveAreCompleteInTheFile) {
-  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
-  fs::copy(data / "peft_curves/llama", adapter);
-  const auto model = checkpoint::open_model((data / "hf_tiny/llama").string());
-  change_settings(adapter, "modules_to_save", {"classifier", "score"});
-  EXPECT_NO_THROW(checkpoint::read_adapter(adapter, *model));
-  change_settings(adapter, "modules_to_save", {"score", "lm_head"});
-  const auto told = AllOf(HasSubstr("contains lm_head in modules_to_save, but"),
-                          HasSubstr("has no weights of it\n  try: "));
-  EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }), told);
-  EXPECT_THAT(error({"peft.load=" + adapter.string()}), told);
-}
-
 /// The values are not the user's, who cannot set others.
 TEST_F(AdapterRun, TellsWhichFileHasAnImpossibleValue) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
@@ -470,44 +414,6 @@ TEST_F(AdapterRun, FindsItsBaseFromAnotherFolder) {
   EXPECT_NO_THROW(checkpoint::open_model(scratch / "ck"));
   EXPECT_NO_THROW(test::run(config({"train.train_iters=7"}, scratch / "ck")));
   fs::current_path(here);
-}
-
-/// The tensors in the file show what peft's rules have chosen.
-TEST_F(AdapterRun, ModulesChosenByRulesAreThoseInTheFile) {
-  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
-  fs::copy(data / "peft_curves/llama", adapter);
-  const Json plain = read_json(adapter / "adapter_config.json");
-  const auto model = checkpoint::open_model((data / "hf_tiny/llama").string());
-  const auto read = [&](const std::string& key, const Json& value) {
-    change_settings(adapter, [&](Json& fields) {
-      fields = plain;
-      fields[key] = value;
-    });
-    return checkpoint::read_adapter(adapter, *model);
-  };
-  const checkpoint::Adapter listed = read("target_modules", plain["target_modules"]);
-  for (const auto& [key, value] :
-       std::vector<std::pair<std::string, Json>>{{"target_modules", ".*(_proj)$"},
-                                                 {"layers_to_transform", {0, 1}},
-                                                 {"layers_to_transform", 0},
-                                                 {"exclude_modules", "lm_head"}}) {
-    const checkpoint::Adapter ruled = read(key, value);
-    ASSERT_EQ(ruled.modules.size(), listed.modules.size()) << key;
-    for (const auto& [name, tensor] : listed.tensors)
-      EXPECT_TRUE(at::equal(ruled.tensors.at(name), tensor)) << name;
-  }
-  // One layer without adapters.
-  std::map<std::string, at::Tensor> some;
-  {
-    const SafetensorsFile file(adapter / "adapter_model.safetensors");
-    for (const auto& [name, entry] : file.tensors())
-      if (name.find(".layers.0.") != std::string::npos)
-        some[name] = checkpoint::to_tensor(entry).clone();
-  }
-  fs::remove(adapter / "adapter_model.safetensors");
-  checkpoint::write_tensors(adapter / "adapter_model.safetensors", some);
-  const size_t half = read("layers_to_transform", {0}).modules.size();
-  EXPECT_EQ(2 * half, listed.modules.size());
 }
 
 /// PEFT makes none, so the file is changed.

@@ -1,5 +1,7 @@
 """The errors that follow.py follows: name, command that fails, and {words of the `try:`: what they tell to do} for prose."""
 
+from task_cases import TASK_CASES
+
 TINY = ("model.num_layers=1 model.hidden_size=32 model.num_attention_heads=2 train.seq_length=16 train.micro_batch_size=1 "
         "train.global_batch_size=2 train.num_threads=1 logger.peak_tflops=1 logger.tensorboard=false kernels=order "
         "train.train_iters=2 ")
@@ -129,7 +131,7 @@ def adapter(change, told):
     return (f"sed -i '{change}' adapted/adapter/adapter_config.json; {ADAPTED}adapted/adapter", {told: ADAPTED + "adapted/adapter"})
 
 
-CASES = [
+CASES = TASK_CASES + [
     # a key without text
     ("numbers to preprocess", "pentatron preprocess --input numbered.jsonl --json-keys id --tokenizer bytes --output new", {}),
     ("numbers for a tokenizer", "pentatron tokenize --train-bpe 290 --input numbered.jsonl --json-keys id --output new.json", {}),
@@ -761,7 +763,6 @@ ELSEWHERE = [
     (r"precision.cpp: .*(on CPUs only|on GPUs|GPUs need|needs a GPU)", "needs a GPU"),
     (r"peft_settings.cpp: .*(is not a regular expression|has no weights of it)", "a file of another program: AdapterRun of adapter_test.cpp"),
     (r"convert.cpp: .*(has the name of a checkpoint|is in the source|contains the source|which is no file of a model|which would be removed)", "another target, by the user: outputs_test.cpp"),
-    (r"requests.cpp: .*the split that is scored", "a warning: TaskFile of tasks_test.cpp"),
     (r"^data/tokenizer/chat/(list_filters|number_filters|signatures)", "a model's template: ChatTemplate of chat_template_test.cpp"),
     (r"^data/sft/taught_text", "an example of a file: SftTest of sft_test.cpp"),
     (r"^data/sft/read_example", "an example of a file: ExampleTest of read_example_test.cpp"),
@@ -817,6 +818,6 @@ ELSEWHERE = [
     (r"MFU is not shown", "a device of unknown speed: tests/trainer"),
     (r"other programs were running", "what else the machine does: tests/kernels/selection_test.cpp"),
     (r"PENTATRON_CPU=", "the environment: tests/cli/program_test.cpp"),
-    (r"^evaluation/", "task files and documents: tests/evaluation"),
+    (r"^evaluation/tokenize_requests.cpp: .*has no token that begins a text", "needs a tokenizer without such a token"),
     (r"^data/objectives", "data of BERT, T5 and classifiers: tests/data"),
 ]

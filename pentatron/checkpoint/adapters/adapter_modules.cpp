@@ -128,10 +128,6 @@ bool chooses(const std::string& target, const LinearModule& module) {
   return (module.experts == 0 || target.find('.') != std::string::npos) && matches(target, module);
 }
 
-std::string last_of(const std::string& name) {
-  return name.substr(name.rfind('.') + 1);
-}
-
 /// "q_proj", "experts.down_proj": the ends of the modules' names, by which they can be chosen; the
 /// word tables at the end.
 std::vector<std::string> short_names(std::vector<LinearModule> modules) {
@@ -209,6 +205,10 @@ void check_patterns(const std::vector<std::string>& entries, const std::string& 
 }
 
 } // namespace
+
+std::string last_of(const std::string& name) {
+  return name.substr(name.rfind('.') + 1);
+}
 
 bool matches_module(const std::string& pattern, const std::string& name) {
   return matches_pattern(pattern, name) || matches_pattern("*." + pattern, name);

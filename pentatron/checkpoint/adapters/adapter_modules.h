@@ -43,6 +43,8 @@ struct AdaptedModule {
   int64_t first = 0; ///< its rows of the weight's lora_A
 };
 
+/// "q_proj" of "model.layers.0.self_attn.q_proj".
+std::string last_of(const std::string& name);
 /// Whether a name of a setting matches that of a module, complete or its end after a dot.
 bool matches_module(const std::string& pattern, const std::string& name);
 /// The same of the module or of one that contains it, as modules_to_save is meant.

@@ -114,20 +114,44 @@ at::Tensor part_of(const at::Tensor& whole, const WeightMapEntry& entry) {
   return entry.one_of_stack ? part.squeeze(0) : part;
 }
 
-/// "q_proj" where all layers of that name have adapters, else whole names.
-std::set<std::string> targets_for(const std::vector<AdaptedModule>& modules,
-                                  const std::vector<LinearModule>& all) {
-  const auto last = [](const std::string& name) { return name.substr(name.rfind('.') + 1); };
+/// What PEFT names in target_modules and target_parameters.
+struct Targets {
+  std::set<std::string> modules, parameters;
+  bool changes_mlps = false;                         ///< linear layers of an MLP are parameters
+  std::map<const AdaptedModule*, std::string> names; ///< as patterns have them
+};
+
+/// A module is named "q_proj" where all layers of that name have adapters, else completely. In a
+/// model with experts PEFT takes the name of a linear layer in an MLP, even a complete one, for
+/// that of the experts; it reads the adapter if the layer's weight is named as a parameter, which
+/// can have neither DoRA nor dropout.
+Targets targets_for(const Adapter& adapter, const std::vector<LinearModule>& all) {
+  static const std::set<std::string> kOfExperts = {"gate_proj", "up_proj", "down_proj"};
+  const bool moe = std::ranges::any_of(all, [](const auto& one) { return one.experts > 0; });
+  const auto is_of_mlp = [&](const LinearModule& one) {
+    return moe && adapter.settings.type == AdapterType::kLora &&
+           kOfExperts.contains(last_of(one.hf));
+  };
+  const auto is_module = [&](const LinearModule& one) {
+    return one.experts == 0 && !one.router && !is_of_mlp(one);
+  };
   std::map<std::string, int64_t> left; // of each name, how many have none
-  const auto listed = [](const LinearModule& one) { return one.experts == 0 && !one.router; };
   for (const LinearModule& one : all)
-    if (listed(one)) ++left[last(one.hf)];
-  for (const AdaptedModule& one : modules)
-    if (listed(one.module)) --left[last(one.module.hf)];
-  std::set<std::string> targets;
-  for (const AdaptedModule& one : modules)
-    if (listed(one.module))
-      targets.insert(left[last(one.module.hf)] == 0 ? last(one.module.hf) : one.module.hf);
+    if (is_module(one)) ++left[last_of(one.hf)];
+  for (const AdaptedModule& one : adapter.modules)
+    if (is_module(one.module)) --left[last_of(one.module.hf)];
+  Targets targets;
+  for (const AdaptedModule& one : adapter.modules) {
+    const std::string& hf = one.module.hf;
+    if (is_module(one.module)) {
+      targets.names[&one] = hf;
+      targets.modules.insert(left[last_of(hf)] == 0 ? last_of(hf) : hf);
+      continue;
+    }
+    targets.names[&one] = one.module.experts > 0 ? hf : hf + ".weight";
+    targets.parameters.insert(targets.names[&one]);
+    targets.changes_mlps |= one.module.experts == 0 && !one.module.router;
+  }
   return targets;
 }
 
@@ -258,20 +282,15 @@ void write_peft(const fs::path& folder, const Adapter& adapter,
   const AdapterSettings& settings = adapter.settings;
   std::map<std::string, at::Tensor> files;
   const Names hf_name(adapter.modules);
-  const std::set<std::string> targets = targets_for(adapter.modules, all);
-  std::set<std::string> parameters;
-  for (const AdaptedModule& one : adapter.modules)
-    if (one.module.experts > 0) parameters.insert(one.module.hf);
-  for (const AdaptedModule& one : adapter.modules)
-    if (one.module.router) parameters.insert(one.module.hf + ".weight");
+  const Targets targets = targets_for(adapter, all);
   Json ranks = Json::object(), alphas = Json::object();
   const auto number = [](double value) -> Json { // as PEFT writes it, where it can
     return value == std::floor(value) && std::abs(value) < 1e15 ? Json(static_cast<int64_t>(value))
                                                                 : Json(value);
   };
   for (const AdaptedModule& one : adapter.modules) {
-    if (one.rank != settings.r) ranks[one.module.hf] = one.rank;
-    if (one.alpha != settings.alpha) alphas[one.module.hf] = number(one.alpha);
+    if (one.rank != settings.r) ranks[targets.names.at(&one)] = one.rank;
+    if (one.alpha != settings.alpha) alphas[targets.names.at(&one)] = number(one.alpha);
     files[hf_name(one, a_in_names(one))] = a_in_file(one, adapter.tensors.at(a_name(one)));
     files[hf_name(one, b_in_names(one))] = b_in_file(one, adapter.tensors.at(b_name(one)));
     if (settings.type == AdapterType::kDora)
@@ -293,9 +312,9 @@ void write_peft(const fs::path& folder, const Adapter& adapter,
       {"inference_mode", true},
       {"r", settings.r},
       {"lora_alpha", number(settings.alpha)},
-      {"lora_dropout", settings.dropout},
-      {"target_modules", targets},
-      {"target_parameters", parameters.empty() ? Json() : Json(parameters)},
+      {"lora_dropout", targets.changes_mlps ? 0 : settings.dropout},
+      {"target_modules", targets.modules},
+      {"target_parameters", targets.parameters.empty() ? Json() : Json(targets.parameters)},
       {"use_rslora", settings.use_rslora},
       {"use_dora", settings.type == AdapterType::kDora},
       {"rank_pattern", ranks},

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -162,20 +162,38 @@ std::string target_of_parameter(const std::string& name) {
   return name.find('.') == std::string::npos ? fmt::format("{}.{}", kExperts, name) : name;
 }
 
-/// Names that the patterns may be meant for: those of linear layers, and of experts' parameters.
-std::set<std::string> names_in(const fs::path& folder, const std::vector<std::string>& parameters) {
-  std::set<std::string> names;
+/// What the keys of patterns are compared with, and the module that is meant.
+struct PatternName {
+  std::string key; ///< of a module, or of a parameter if that is what PEFT adapts
+  std::string module;
+};
+
+bool ends_in(const std::string& name, const std::string& end) {
+  return name == end || name.ends_with("." + end);
+}
+
+/// Of linear layers, and of experts' parameters.
+std::vector<PatternName> names_in(const fs::path& folder,
+                                  const std::vector<std::string>& parameters) {
+  std::map<std::string, std::string> names; // once each
   for (const std::string& owner : owners_in(folder)) {
     const std::string module = owner.substr(0, owner.find(".base_layer"));
     if (!module.ends_with(kExperts)) {
-      names.insert(owner);
+      const std::string weight = owner + std::string(kWeightEnd);
+      const bool is_parameter = std::ranges::any_of(
+          parameters, [&](const std::string& name) { return ends_in(weight, name); });
+      names.emplace(is_parameter ? weight : owner, owner);
       continue;
     }
     for (const std::string& parameter : parameters)
-      if (!parameter.ends_with(kWeightEnd))
-        names.insert(module + "." + parameter.substr(parameter.rfind('.') + 1));
+      if (!parameter.ends_with(kWeightEnd)) {
+        const std::string name = module + "." + parameter.substr(parameter.rfind('.') + 1);
+        names.emplace(name, name);
+      }
   }
-  return names;
+  std::vector<PatternName> all;
+  for (const auto& [key, module] : names) all.push_back({key, module});
+  return all;
 }
 
 /// {"q_proj": 8} as ["q_proj=8"]; a regular expression as the names in the file that it matches.
@@ -188,15 +206,18 @@ std::vector<std::string> pattern_of(const Json& json, const char* key, const fs:
   if (!found->is_object()) raise<DataError>("{}: {} is not an object", where, key);
   const auto parameters =
       json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where);
-  const std::set<std::string> modules =
-      found->empty() ? std::set<std::string>() : names_in(folder, parameters);
+  const std::vector<PatternName> names =
+      found->empty() ? std::vector<PatternName>() : names_in(folder, parameters);
+  const bool by_module =
+      std::ranges::all_of(names, [](const PatternName& name) { return name.key == name.module; });
   for (const auto& [name, value] : found->items()) {
     if (!value.is_number()) raise<DataError>("{}: {} of {} is not a number", where, key, name);
     const ModulePattern pattern(name, fmt::format("{}: {}", where, key));
-    std::set<std::string> matched;
-    std::ranges::copy_if(modules, std::inserter(matched, matched.end()),
-                         [&](const std::string& module) { return pattern.matches(module); });
-    if (!matched.empty() && name.find_first_of(kSpecial) == std::string::npos) matched = {name};
+    std::vector<std::string> matched;
+    for (const PatternName& one : names)
+      if (pattern.matches(one.key)) matched.push_back(one.module);
+    if (!matched.empty() && by_module && name.find_first_of(kSpecial) == std::string::npos)
+      matched = {name};
     for (const std::string& module : matched)
       entries.push_back(fmt::format("{}={}", module, value.get<double>()));
   }

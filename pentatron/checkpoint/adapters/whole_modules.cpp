@@ -64,15 +64,11 @@ bool chooses_param(const std::string& pattern, const WholeParam& param) {
       param.tensors, [&](const WeightMapEntry& entry) { return chooses_tensor(pattern, entry); });
 }
 
-std::string end_of(const std::string& module) {
-  return module.substr(module.rfind('.') + 1);
-}
-
 std::vector<std::string> ends_of(const std::map<std::string, WholeParam>& all) {
   std::vector<std::string> ends;
   for (const auto& [name, param] : all)
     for (const WeightMapEntry& entry : param.tensors)
-      if (const std::string end = end_of(module_of_tensor(entry.hf));
+      if (const std::string end = last_of(module_of_tensor(entry.hf));
           std::ranges::find(ends, end) == ends.end())
         ends.push_back(end);
   return ends;
@@ -177,7 +173,7 @@ std::vector<WholeParam> whole_params(const models::ModelConfig& config, const st
           }))
         first = first == nullptr ? &entry : first;
       else
-        others.push_back(end_of(module_of_tensor(entry.hf)));
+        others.push_back(last_of(module_of_tensor(entry.hf)));
     }
     if (first == nullptr) continue;
     if (param.shared || (param.tied && !module_of_tensor(first->hf).ends_with("embed_tokens")))
