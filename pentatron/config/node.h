@@ -29,11 +29,21 @@ struct Node::Member {
   Node value;
 };
 
-/// What a text is, for messages, and why it may have no tags.
+/// A key that a section has twice.
+struct RepeatedKey {
+  std::string key;
+  int line = 0, first_line = 0;
+};
+
+/// What a text is, for messages, why it may have no tags, and what else it may have.
 struct YamlKind {
   std::string_view name = "a configuration";
   std::string_view no_tags = "the key determines the type";
   std::string_view instead_of_tag = "remove it";
+  /// Anchors, aliases and the merge key (<<), as in YAML 1.1. What they expand to is bounded.
+  bool references = false;
+  /// If not null, the last value of a repeated key counts, and the key is noted here.
+  std::vector<RepeatedKey>* repeated = nullptr;
 };
 
 /// Reads one YAML document. What configurations do not use (see config.h) is recorded in

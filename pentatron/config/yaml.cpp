@@ -1,8 +1,10 @@
 // The one file that includes yaml-cpp. It reads events and not yaml-cpp's nodes, because nodes hide
 // what has to be refused: duplicate keys, anchors and tags.
 #include <algorithm>
+#include <map>
 #include <sstream>
 
+#include <yaml-cpp/anchor.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/mark.h>
@@ -21,10 +23,46 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
 constexpr int kMaxDepth = 16;
+constexpr size_t kMaxExpandedBytes = size_t{16} << 20, kNodeBytes = 64;
 
 struct TooDeep {
   int line;
 };
+struct TooLarge {
+  int line;
+};
+
+size_t bytes_of(const Node& node) {
+  size_t bytes = kNodeBytes + node.text.size();
+  for (const Node& item : node.items) bytes += bytes_of(item);
+  for (const Node::Member& member : node.members)
+    bytes += member.key.size() + bytes_of(member.value);
+  return bytes;
+}
+
+int depth_of(const Node& node) {
+  int below = 0;
+  for (const Node& item : node.items) below = std::max(below, depth_of(item));
+  for (const Node::Member& member : node.members) below = std::max(below, depth_of(member.value));
+  const bool level = node.type == Node::Type::kList || node.type == Node::Type::kMap;
+  return below + (level ? 1 : 0);
+}
+
+/// The members of all, each key where it was first; later values replace earlier ones.
+std::vector<Node::Member> combined(std::vector<Node::Member> merged,
+                                   std::vector<Node::Member> own) {
+  std::map<std::string, size_t> places;
+  std::vector<Node::Member> all;
+  for (std::vector<Node::Member>* members : {&merged, &own})
+    for (Node::Member& member : *members) {
+      const auto [place, is_new] = places.emplace(member.key, all.size());
+      if (is_new)
+        all.push_back(std::move(member));
+      else
+        all[place->second] = std::move(member);
+    }
+  return all;
+}
 
 class TreeBuilder : public YAML::EventHandler {
  public:
@@ -38,9 +76,10 @@ class TreeBuilder : public YAML::EventHandler {
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     Node node = start(mark, "?", anchor);
     if (node.type != Node::Type::kRefused) node.type = Node::Type::kNull;
-    add(std::move(node));
+    add(std::move(node), anchor);
   }
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    if (kind_.references) return repeat(mark, anchor);
     refuse(mark, fmt::format("an alias (*name) is not allowed in {}", kind_.name),
            "write the value again");
     Node node;
@@ -57,7 +96,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (node.quoted)
       if (std::optional<std::string> folded = folded_scalar(after(mark)))
         node.text = std::move(*folded);
-    add(std::move(node));
+    add(std::move(node), anchor);
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
@@ -77,7 +116,9 @@ class TreeBuilder : public YAML::EventHandler {
   struct Level {
     Node node;
     bool refused = false;
-    std::optional<Node> key; // of a map, waiting for its value
+    YAML::anchor_t anchor = YAML::NullAnchor;
+    std::optional<Node> key;          // of a map, waiting for its value
+    std::vector<Node::Member> merged; // what the merge keys of a map give it
   };
 
   void refuse(const YAML::Mark& mark, std::string cause, std::string suggestion) {
@@ -98,7 +139,7 @@ class TreeBuilder : public YAML::EventHandler {
   Node start(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
     Node node;
     node.line = line(mark);
-    if (anchor != 0) {
+    if (anchor != YAML::NullAnchor && !kind_.references) {
       refuse(mark, fmt::format("an anchor (&name) is not allowed in {}", kind_.name), "remove it");
       node.type = Node::Type::kRefused;
     }
@@ -118,6 +159,7 @@ class TreeBuilder : public YAML::EventHandler {
     level.node = start(mark, tag, anchor);
     level.refused = level.node.type == Node::Type::kRefused;
     level.node.type = type;
+    level.anchor = anchor;
     levels_.push_back(std::move(level));
   }
 
@@ -125,10 +167,32 @@ class TreeBuilder : public YAML::EventHandler {
     Level level = std::move(levels_.back());
     levels_.pop_back();
     if (level.refused) level.node.type = Node::Type::kRefused;
-    add(std::move(level.node));
+    if (!level.merged.empty())
+      level.node.members = combined(std::move(level.merged), std::move(level.node.members));
+    add(std::move(level.node), level.anchor);
   }
 
-  void add(Node node) {
+  /// The value of an anchor once more.
+  void repeat(const YAML::Mark& mark, YAML::anchor_t anchor) {
+    const auto found = anchors_.find(anchor);
+    if (found == anchors_.end()) { // its section is still open
+      refuse(mark, "an alias (*name) stands in the section that it names",
+             "an alias of another section");
+      Node node;
+      node.type = Node::Type::kRefused;
+      return add(std::move(node));
+    }
+    expanded_bytes_ += bytes_of(found->second);
+    if (expanded_bytes_ > kMaxExpandedBytes) throw TooLarge{line(mark)};
+    if (static_cast<int>(levels_.size()) + depth_of(found->second) > kMaxDepth)
+      throw TooDeep{line(mark)};
+    Node node = found->second;
+    node.line = line(mark);
+    add(std::move(node));
+  }
+
+  void add(Node node, YAML::anchor_t anchor = YAML::NullAnchor) {
+    if (anchor != YAML::NullAnchor && kind_.references) anchors_[anchor] = node;
     if (levels_.empty()) {
       root_ = std::move(node);
       return;
@@ -152,8 +216,14 @@ class TreeBuilder : public YAML::EventHandler {
       violations_.add_at(at, "", "a key must be a name");
       return;
     }
-    for (const Node::Member& member : level.node.members) {
+    if (kind_.references && key.text == "<<" && !key.quoted) return merge(level, value, at);
+    for (Node::Member& member : level.node.members) {
       if (member.key != key.text) continue;
+      if (kind_.repeated != nullptr) {
+        kind_.repeated->push_back({key.text, key.line, member.line});
+        member.value = std::move(value);
+        return;
+      }
       const std::string first = lines_ ? fmt::format(", first on line {}", member.line) : "";
       violations_.add_at(
           at, key.text, fmt::format("the key '{}' appears twice in its section{}", key.text, first),
@@ -161,6 +231,23 @@ class TreeBuilder : public YAML::EventHandler {
       return;
     }
     level.node.members.push_back({key.text, key.line, std::move(value)});
+  }
+
+  /// The first of several sections has precedence, and the keys of the map itself before all.
+  void merge(Level& level, const Node& value, const std::string& at) {
+    std::vector<const Node*> sections;
+    if (value.type == Node::Type::kMap) sections.push_back(&value);
+    for (const Node& item : value.items) sections.insert(sections.begin(), &item);
+    const bool maps = std::ranges::all_of(
+        sections, [](const Node* section) { return section->type == Node::Type::kMap; });
+    if (value.type == Node::Type::kRefused) return;
+    if (!maps || (sections.empty() && value.type != Node::Type::kList)) {
+      violations_.add_at(at, "<<", "the merge key << takes a section or a list of sections",
+                         "<<: *name, with &name at an earlier section");
+      return;
+    }
+    for (const Node* section : sections)
+      level.merged.insert(level.merged.end(), section->members.begin(), section->members.end());
   }
 
   std::string_view text_;
@@ -171,6 +258,8 @@ class TreeBuilder : public YAML::EventHandler {
   Violations& violations_;
   YamlKind kind_;
   std::vector<Level> levels_;
+  std::map<YAML::anchor_t, Node> anchors_; ///< the last value of each
+  size_t expanded_bytes_ = 0;              ///< of all aliases
   Node root_;
 };
 
@@ -228,6 +317,11 @@ std::optional<Node> parse_yaml(std::string_view text, std::string_view where, bo
   } catch (const TooDeep& e) {
     violations.add_at(location(where, e.line), "",
                       fmt::format("the text is nested more than {} levels deep", kMaxDepth));
+  } catch (const TooLarge& e) {
+    violations.add_at(
+        location(where, e.line), "",
+        fmt::format("the aliases (*name) expand to more than {} MiB", kMaxExpandedBytes >> 20),
+        "fewer aliases of sections that contain aliases");
   } catch (const YAML::Exception& e) {
     violations.add_at(location(where, builder.line(e.mark)), "",
                       fmt::format("YAML syntax: {}", e.msg),

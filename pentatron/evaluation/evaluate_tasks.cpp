@@ -61,6 +61,7 @@ PreparedTasks prepare_tasks(const std::vector<std::string>& names, const EvalCon
   for (Task& task : list.tasks) {
     std::vector<Item> items = make_items(task, options);
     check_targets(task, items);
+    check_filters(task, items);
     const int64_t shots = shown_examples(task, options);
     prepared.tasks.push_back(
         {.task = std::move(task), .items = std::move(items), .num_fewshot = shots});

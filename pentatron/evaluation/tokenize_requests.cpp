@@ -43,8 +43,9 @@ ScoredTokens RequestTokens::pair(const Request& request) const {
   }
   const int64_t predicted = std::ssize(all) - std::ssize(context);
   if (predicted <= 0)
-    raise<DataError>("task {}: the continuation '{}' adds no token to its context", task_,
-                     request.continuation);
+    raise<DataError>("task {}: the continuation '{}' adds no token to its context\n  try: answers "
+                     "that are not empty",
+                     task_, request.continuation);
   if (context.empty())
     raise<DataError>(
         "task {}: a context contains only white space\n  try: a context with words, or none",

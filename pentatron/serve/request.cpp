@@ -99,7 +99,8 @@ std::vector<int64_t> token_ids(const Json& list, const RequestLimits& limits) {
 
 /// A string, a list of strings, token ids, or a list of lists of them.
 std::vector<PromptInput> prompts_of(const Json* value, const RequestLimits& limits) {
-  if (value == nullptr) refuse_field("prompt", "is missing");
+  if (value == nullptr)
+    refuse_field("prompt", "is missing; an empty string lets the model begin a new text");
   if (value->is_string()) return {value->get<std::string>()};
   if (!value->is_array() || value->empty())
     refuse_field("prompt", "must be a string, a list of strings, a list of token ids, or a list of "
@@ -160,7 +161,8 @@ OrderedJson messages_of(OrderedJson messages) {
       refuse_field(
           fmt::format("messages[{}].role", i),
           fmt::format("must be system, developer, user, assistant or tool, not {}", shown(role)));
-    if (!message.contains("content") && !message.contains("tool_calls"))
+    constexpr const char* kContents[] = {"content", "tool_calls", "function_call", "refusal"};
+    if (std::ranges::none_of(kContents, [&](const char* name) { return message.contains(name); }))
       refuse_field(fmt::format("messages[{}].content", i), "is missing");
     const std::string where = fmt::format("messages[{}]", i);
     try {
@@ -172,16 +174,44 @@ OrderedJson messages_of(OrderedJson messages) {
   return messages;
 }
 
+/// Refuses variables of the chat template that the server or fields of the request set.
+void refuse_set_variables(const OrderedJson& variables) {
+  for (const char* name : {"messages", "tools", "add_generation_prompt", "continue_final_message"})
+    if (variables.contains(name))
+      refuse_field("chat_template_kwargs",
+                   fmt::format("cannot contain {}; send it as a field of the request", name));
+  for (const char* name : {"bos_token", "eos_token", "chat_template", "tokenize"})
+    if (variables.contains(name))
+      refuse_field("chat_template_kwargs",
+                   fmt::format("cannot contain {}, which the server sets", name));
+}
+
+/// Whether the prompt ends with the beginning of an answer, or within the last message.
+void take_end_of_prompt(Fields& fields, CompletionRequest& request) {
+  const std::optional<bool> begins = fields.boolean("add_generation_prompt");
+  request.continue_final_message = fields.boolean("continue_final_message").value_or(false);
+  request.add_generation_prompt = begins.value_or(!request.continue_final_message);
+  if (!request.continue_final_message) return;
+  if (request.add_generation_prompt)
+    refuse_field("continue_final_message", "and add_generation_prompt cannot both be true");
+  const OrderedJson& last = request.variables["messages"].back();
+  if (last["role"] != "assistant" || !last["content"].is_string() ||
+      last.value("tool_calls", OrderedJson()).size() > 0)
+    refuse_field("continue_final_message",
+                 "needs a last message of the role assistant, with content and without tool_calls");
+}
+
 void take_chat(Fields& fields, const OrderedJson& body, CompletionRequest& request) {
   fields.take("messages");
   request.variables = OrderedJson::object();
   if (const Json* const more = fields.take("chat_template_kwargs")) {
     if (!more->is_object()) refuse_field("chat_template_kwargs", "must be an object");
     request.variables = body["chat_template_kwargs"];
+    refuse_set_variables(request.variables);
   }
   request.variables["messages"] =
       messages_of(body.contains("messages") ? body["messages"] : OrderedJson());
-  request.variables.erase("tools");
+  take_end_of_prompt(fields, request);
   const Json* const choice = fields.take("tool_choice");
   const bool no_tools = choice != nullptr && *choice == "none";
   if (choice != nullptr && *choice != "auto" && !no_tools)

@@ -54,6 +54,8 @@ struct CompletionRequest {
   std::vector<PromptInput> prompts; ///< of completions, at least one
   /// Of chats: variables of the template, "messages" and perhaps "tools" and others.
   nlohmann::ordered_json variables;
+  bool add_generation_prompt = true; ///< of chats: the prompt ends with the beginning of an answer
+  bool continue_final_message = false; ///< of chats: it ends with the content of the last message
   std::optional<int64_t> max_tokens;
   generate::Sampling sampling;
   std::optional<uint64_t> seed;

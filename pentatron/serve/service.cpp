@@ -10,7 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
-#include "pentatron/data/tokenizer/chat_messages.h"
+#include "pentatron/serve/chat_prompt.h"
 
 namespace pentatron::serve {
 
@@ -175,22 +175,16 @@ PromptText Service::chat_prompt(const CompletionRequest& request,
                                 const data::tokenizer::ChatTemplate* form) const {
   if (form == nullptr)
     throw ApiError(400, "the model has no chat template; use /v1/completions", "messages");
-  nlohmann::ordered_json variables = request.variables;
-  if (variables.contains("tools") && !form->names().contains("tools"))
-    throw ApiError(400, "the model's chat template does not contain tools", "tools");
-  variables["bos_token"] = options_.bos;
-  variables["eos_token"] = options_.eos;
-  variables["add_generation_prompt"] = true;
-  PromptText prompt;
+  PromptText prompt{
+      .text = chat_text(request, *form, {{"bos_token", options_.bos}, {"eos_token", options_.eos}}),
+      .tokens = {}};
+  std::vector<int32_t> encoded;
   try {
-    const std::tm now = data::tokenizer::local_time();
-    prompt.text = data::tokenizer::render_messages(*form, variables, nullptr, &now);
-    std::vector<int32_t> encoded;
     tokenizer_.encode(prompt.text, encoded);
-    prompt.tokens.assign(encoded.begin(), encoded.end());
   } catch (const DataError& error) {
-    throw ApiError(400, fmt::format("the chat template: {}", error.what()), "messages");
+    throw ApiError(400, error.what(), "messages");
   }
+  prompt.tokens.assign(encoded.begin(), encoded.end());
   if (prompt.tokens.empty()) throw ApiError(400, "messages have no text", "messages");
   return prompt;
 }

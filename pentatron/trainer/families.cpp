@@ -29,9 +29,12 @@ std::string assignment_of(const std::vector<std::string>& freeze) {
   return fmt::format("train.freeze=[{}]", text);
 }
 
-/// A pattern of the model that resembles one that matches nothing and has as many parts, so that it
-/// freezes no more than was meant; empty if none does.
+/// What one means that matches nothing: all below it, or a pattern of the model that resembles it
+/// and has as many parts, so that it freezes no more than was meant; empty if there is none.
 std::string similar_pattern(const std::string& pattern, const models::ParamSpecs& specs) {
+  if (std::ranges::any_of(
+          specs, [&](const auto& one) { return matches_pattern(pattern + ".*", one.first); }))
+    return pattern + ".*";
   std::set<std::string> known;
   for (const auto& [name, spec] : specs) {
     known.insert(name);

@@ -208,5 +208,21 @@ TEST_F(ExampleTest, TextsWithoutAPlaceForSystemOrHistoryAreRefused) {
       HasSubstr("it has system, for which Alpaca's prompt has no place"));
 }
 
+TEST_F(ExampleTest, PicturesAndSoundsAreRefused) {
+  const std::string talk = kTalk;
+  for (const char* media : {R"("images": ["a.png"])", R"("image": "a.png")", R"("videos": ["a"])",
+                            R"("audios": ["a.wav"])"})
+    EXPECT_THAT(refused(fmt::format("{{{}, ", media) + talk),
+                HasSubstr("but the model only reads text"))
+        << media;
+  EXPECT_THAT(refused(R"({"images": ["a.png"], "instruction": "Q", "output": "A"})"),
+              HasSubstr("it has images"));
+  for (const char* none : {R"("images": [])", R"("images": null)", R"("image": "")"})
+    EXPECT_EQ(text(fmt::format("{{{}, ", none) + talk), "u:Q.a:A.") << none;
+  // What is no part of the example.
+  EXPECT_EQ(text(R"({"image": "of the dish", "instruction": "Q", "output": "A"})"), "u:Q.a:A.");
+  EXPECT_NO_THROW(text(R"({"images": ["a.png"], "text": "A"})"));
+}
+
 } // namespace
 } // namespace pentatron::data

@@ -275,6 +275,14 @@ TEST_F(SftTest, ToolCallsThatATemplateLeavesOutAreTold) {
       brief("{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}");
   EXPECT_EQ(learned(writes), "a:f.a:b.");
   EXPECT_EQ(learned(writes, R"("tools":[{"type":"function"}],)"), "lost: a:f.a:b.");
+  for (const char* none : {"[]", "null"}) { // as data sets have them whose columns are fixed
+    const TaughtText taught =
+        teach_record(R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":)"
+                     R"("b","tool_calls":)" +
+                         std::string(none) + "}]}",
+                     brief(""), tokenizer);
+    EXPECT_FALSE(taught.without_tools) << none;
+  }
   // ChatML, where a content of null is empty.
   EXPECT_EQ(learned({}), "lost: <|im_end|>\nb<|im_end|>\n");
 }
@@ -299,6 +307,15 @@ TEST_F(SftTest, OlderCallsRefusalsAndRejectedAnswers) {
   EXPECT_THAT(
       error_of<DataError>([&] { learned(R"({"prompt":"a","completion":"b","label":false})"); }),
       HasSubstr("its label is false"));
+  // LLaMA-Factory's.
+  for (const char* record :
+       {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"label":)"
+        R"(false})",
+        R"({"conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}],"kto_tag":)"
+        R"(false})",
+        R"({"instruction":"a","output":"b","kto_tag":false})"})
+    EXPECT_THAT(error_of<DataError>([&] { learned(record); }), HasSubstr("is false, which marks"));
+  EXPECT_EQ(learned(R"({"text":"ab","label":false})"), std::string("ab\0", 3));
 }
 
 TEST_F(SftTest, RecordsThatTeachNothingAreErrors) {
@@ -391,8 +408,9 @@ TEST_F(SftTest, LongAndBadLinesAreCounted) {
                             talk("Q", std::string(300, 'a')) + "\n{\"other\": \"x\"}\n{\n";
   const TaughtTexts texts = read(lines, 128, OnBadInput::kSkip);
   EXPECT_EQ(texts.size(), 2);
-  EXPECT_EQ(texts.num_cut(), 2);
+  EXPECT_EQ(texts.num_cut(), 1);
   EXPECT_EQ(texts.num_left_out(), 1);
+  EXPECT_EQ(texts.num_unanswered(), 0);
   EXPECT_EQ(texts.report().total_skipped(), 3);
   EXPECT_THAT(
       texts.report().to_string(),
@@ -470,7 +488,15 @@ TEST_F(SftTest, AnEncoderReadsThePromptAndTheDecoderLearnsTheAnswer) {
   EXPECT_THAT(pair.tokens, ElementsAre('a', 'b', 256, 'x', 'y', 'z', 256));
   EXPECT_THAT(pair.taught, ElementsAre(0, 0, 0, 1, 1, 1, 1));
   EXPECT_THAT(error_of<DataError>([&] { teach_pair(talk("Q", "A"), tokenizer, 256); }),
-              HasSubstr("no prompt and completion as text and no instruction and output"));
+              AllOf(HasSubstr("it is a conversation, and a model with an encoder has no chat"),
+                    HasSubstr("try: objects with prompt and completion as text, or instruction")));
+  for (const char* record : {R"({"text": "a"})", R"({"prompt": "", "completion": "a"})"})
+    EXPECT_THAT(error_of<DataError>([&] { teach_pair(record, tokenizer, 256); }),
+                AllOf(HasSubstr("it has no prompt"), HasSubstr("try: objects with prompt and "
+                                                               "completion as text, or")));
+  EXPECT_THAT(error_of<DataError>([&] { teach_pair(R"({"question": "a"})", tokenizer, 256); }),
+              AllOf(HasSubstr("it has none of prompt and completion as text, or instruction"),
+                    Not(HasSubstr("messages"))));
   const auto begun =
       tokenizer::open_tokenizer({.path = (kData / "tokenizers/mistral.json").string()});
   const TaughtText after_begin = teach_pair(R"({"prompt": "a", "completion": "a"})", *begun, 2);

@@ -1,6 +1,7 @@
 /// Matrices and products for the tests of the GEMM.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -89,6 +90,8 @@ class Matrix {
     }
   }
   const std::vector<std::byte>& bytes() const { return bytes_; }
+  /// Takes the values of a matrix of the same form; stays where it is.
+  void take(const Matrix& other) { std::ranges::copy(other.bytes_, bytes_.begin()); }
 
  private:
   DType dtype_;
@@ -100,6 +103,7 @@ class Matrix {
 /// x, or its transpose if `turned`, as `rows` rows of `columns` doubles.
 inline std::vector<double> widened(const Matrix& x, bool turned, int64_t rows, int64_t columns) {
   std::vector<double> result;
+  result.reserve(static_cast<size_t>(rows * columns));
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j) result.push_back(turned ? x.get(j, i) : x.get(i, j));
   return result;

@@ -128,7 +128,9 @@ TEST(ParseRequest, RefusesFieldsByName) {
            {R"("tool_choice":"required")", "tool_choice"},
            {R"("tools":[{"type":"web_search"}])", "tools"},
            {R"("reasoning_effort":"low")", "reasoning_effort"},
-           {R"("echo":true)", "echo"}})
+           {R"("echo":true)", "echo"},
+           {R"("add_generation_prompt":1)", "add_generation_prompt"},
+           {R"("chat_template_kwargs":[])", "chat_template_kwargs"}})
     EXPECT_EQ(
         refused(R"({"messages":[{"role":"user","content":"a"}],)" + field + "}", Endpoint::kChat)
             .param,
@@ -149,7 +151,7 @@ TEST(ParseRequest, GivesMessagesAsTemplatesTakeThem) {
           {"role":"assistant","content":null,"tool_calls":[{"type":"function","function":{"name":"f","arguments":"{\"z\":1,\"a\":2}"}}]},
           {"role":"tool","tool_call_id":"1","content":"3"}],
           "tools":[{"type":"function","function":{"name":"f","b":1,"a":2}}],"tool_choice":"auto",
-          "chat_template_kwargs":{"enable_thinking":false,"messages":3}})",
+          "chat_template_kwargs":{"enable_thinking":false}})",
       Endpoint::kChat, kLimits);
   const auto& messages = r.variables["messages"];
   EXPECT_EQ(messages[0]["role"], "system");
@@ -165,6 +167,60 @@ TEST(ParseRequest, GivesMessagesAsTemplatesTakeThem) {
     EXPECT_THAT(refused("{\"messages\":" + std::string(messages_text) + "}", Endpoint::kChat).param,
                 HasSubstr("messages"))
         << messages_text;
+}
+
+TEST(ParseRequest, GivesOlderFormsOfMessagesAsTrainingDoes) {
+  const CompletionRequest r = parse_request(
+      R"({"messages":[{"role":"user","content":"a"},
+          {"role":"assistant","function_call":{"name":"f","arguments":"{}"}},
+          {"role":"function","name":"f","content":"7"},
+          {"role":"assistant","refusal":"no"}]})",
+      Endpoint::kChat, kLimits);
+  const auto& messages = r.variables["messages"];
+  EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_FALSE(messages[1].contains("function_call"));
+  EXPECT_EQ(messages[2]["role"], "tool");
+  EXPECT_EQ(messages[3]["content"], "no");
+}
+
+/// vLLM refuses or ignores them.
+TEST(ParseRequest, RefusesVariablesOfTheTemplateThatItSetsItself) {
+  for (const char* name : {"messages", "tools", "add_generation_prompt", "continue_final_message",
+                           "bos_token", "eos_token", "chat_template", "tokenize"}) {
+    const Refused error =
+        refused(R"({"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{")" +
+                    std::string(name) + R"(":true}})",
+                Endpoint::kChat);
+    EXPECT_EQ(error.status, 400) << name;
+    EXPECT_EQ(error.param, "chat_template_kwargs");
+    EXPECT_THAT(error.message, HasSubstr(name));
+  }
+}
+
+TEST(ParseRequest, EndsThePromptAsVllmDoes) {
+  const auto talk = [](const std::string& last, const std::string& more) {
+    return R"({"messages":[{"role":"user","content":"a"},)" + last + "]" + more + "}";
+  };
+  const std::string answer = R"({"role":"assistant","content":"b"})";
+  const auto parsed = [&](const std::string& more) {
+    return parse_request(talk(answer, more), Endpoint::kChat, kLimits);
+  };
+  EXPECT_TRUE(parsed("").add_generation_prompt);
+  EXPECT_FALSE(parsed("").continue_final_message);
+  EXPECT_FALSE(parsed(R"(,"add_generation_prompt":false)").add_generation_prompt);
+  EXPECT_TRUE(parsed(R"(,"continue_final_message":true)").continue_final_message);
+  EXPECT_FALSE(parsed(R"(,"continue_final_message":true)").add_generation_prompt);
+  const std::string go_on = R"(,"continue_final_message":true)";
+  for (const std::string& body :
+       {talk(answer, go_on + R"(,"add_generation_prompt":true)"),
+        talk(R"({"role":"user","content":"b"})", go_on),
+        talk(R"({"role":"assistant","content":"b","tool_calls":[{"type":"function"}]})", go_on),
+        talk(R"({"role":"assistant","content":null,"tool_calls":[{"type":"function"}]})", go_on)})
+    EXPECT_EQ(refused(body, Endpoint::kChat).param, "continue_final_message") << body;
+}
+
+TEST(ParseRequest, TellsHowATextWithoutPromptBegins) {
+  EXPECT_THAT(refused("{}").message, HasSubstr("an empty string"));
 }
 
 } // namespace

@@ -52,6 +52,7 @@ TEST(FreezePatterns, ThatMatchNothingAreErrorsThatNameSimilarOnes) {
   EXPECT_THAT(config_error("[layers.2.mlp.fc1.weight]"), HasSubstr("layers.2.mlp.fc1.weight"))
       << "there are two layers";
   EXPECT_THAT(config_error("[qqqqqqqqqqqqqqqq]"), HasSubstr("try: remove train.freeze"));
+  EXPECT_THAT(config_error("[layers.0]"), HasSubstr("try: train.freeze=[\"layers.0.*\"]"));
   // Never one that freezes more than was asked for.
   EXPECT_THAT(config_error("[\"layers.0.*\", \"layers.7.*\"]"),
               AllOf(HasSubstr("try: train.freeze=[\"layers.0.*\", \"layers."),

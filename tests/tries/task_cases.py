@@ -80,7 +80,7 @@ TASK_CASES = [
     ("data that is not there", task("dataset_kwargs: {data_files: {test: no.jsonl}}"), {
         "put the file there": task("dataset_kwargs: {data_files: {test: no.jsonl}}", then="mv test.jsonl no.jsonl; "),
         "eval.data_path=FOLDER": task("dataset_kwargs: {data_files: {test: no.jsonl}}", then="mkdir in; mv test.jsonl in/no.jsonl; ") + " eval.data_path=in"}),
-    ("no match of a pattern", task("dataset_kwargs: {data_files: {test: 'n*.jsonl'}}"), {"eval.data_path=FOLDER": task("dataset_kwargs: {data_files: {test: 'n*.jsonl'}}", then="mkdir in; mv test.jsonl in/no.jsonl; ") + " eval.data_path=in"}),
+    ("no match of a pattern", task("dataset_kwargs: {data_files: {test: 'zz*.jsonl'}}"), {"eval.data_path=FOLDER": task("dataset_kwargs: {data_files: {test: 'zz*.jsonl'}}", then="mkdir in; mv test.jsonl in/zz.jsonl; ") + " eval.data_path=in"}),
     ("folders in a pattern", task("dataset_kwargs: {data_files: {test: '**/n.jsonl'}}"), {"a pattern for each folder": task("dataset_kwargs: {data_files: {test: 'i*/n.jsonl'}}", then="mkdir in; mv test.jsonl in/n.jsonl; ")}),
     ("few labels", task("dataset_kwargs: {data_files: {test: test.jsonl}, label_files: {test: l}}", files={"l": "1\n"}), {"a label for each document": task("dataset_kwargs: {data_files: {test: test.jsonl}, label_files: {test: l}}", files={"l": "1\n0\n1\n"})}),
     ("an example without its target", examples("{samples: [{question: a}]}"), {"the key label in each sample": examples("{samples: [{question: a, label: 1}]}")}),

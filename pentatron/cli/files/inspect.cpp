@@ -145,6 +145,7 @@ int print_examples(const SampleArguments& a) {
                      : data::open_chat_template(a.tokenizer, dataset.chat_date),
        .vocab_size = tokenizer->vocab_size(),
        .sequence_length = a.sequence_length});
+  for (const std::string& count : texts.incomplete()) log::warning("{}: {}", a.sft, count);
   for (const int64_t index : a.indices) {
     if (index >= texts.size())
       raise<ConfigError>("--index {} does not exist: {} has {}, counted from 0\n  try: --index {}",

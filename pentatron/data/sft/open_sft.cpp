@@ -88,15 +88,7 @@ class SftOpener {
     const int64_t tokens = texts->num_tokens(0, texts->size());
     figures_ += fmt::format("\n  {}: {} of {} are trained on", option,
                             counted(texts->num_taught(), "token"), format_grouped(tokens));
-    if (texts->num_cut() > 0)
-      figures_ +=
-          fmt::format("; {} cut to {}", counted(texts->num_cut(), "example"),
-                      target_length_ ? fmt::format("{} and {} tokens", context_.sequence_length,
-                                                   *target_length_)
-                                     : counted(context_.sequence_length + 1, "token"));
-    if (texts->num_left_out() > 0)
-      figures_ += fmt::format("; {} left out, without an answer in that length",
-                              counted(texts->num_left_out(), "example"));
+    for (const std::string& count : texts->incomplete()) figures_ += "; " + count;
     return texts;
   }
 

@@ -15,6 +15,8 @@ namespace {
 
 using OptionalText = std::optional<std::string>;
 
+constexpr const char* kAsMessages = "messages with all turns"; ///< a remedy
+
 bool has_text(const OrderedJson& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_string();
@@ -174,20 +176,6 @@ bool take_weight(OrderedJson& message) {
   return weight == 0 && role == "assistant";
 }
 
-/// OpenAI's older form of tool calls, and its refusals, as the messages of today.
-void renew_message(OrderedJson& message) {
-  const auto is_null = [&](const char* name) {
-    return !message.contains(name) || message[name].is_null();
-  };
-  if (message["role"] == "function") message["role"] = "tool";
-  if (!is_null("function_call") && is_null("tool_calls"))
-    message["tool_calls"] =
-        OrderedJson::array({{{"type", "function"}, {"function", message["function_call"]}}});
-  message.erase("function_call");
-  if (has_text(message, "refusal") && is_null("content")) message["content"] = message["refusal"];
-  message.erase("refusal");
-}
-
 /// Checks messages and adds them to a conversation.
 void add_messages(OrderedJson messages, Example& example) {
   if (!messages.is_array() || messages.empty())
@@ -195,7 +183,6 @@ void add_messages(OrderedJson messages, Example& example) {
   for (OrderedJson& message : messages) {
     if (!message.is_object() || !has_text(message, "role"))
       throw DataError("a message has no role");
-    renew_message(message);
     tokenizer::take_message(message, fmt::format("messages[{}]", example.messages.size()));
     const bool skipped = take_weight(message);
     example.skipped.push_back(skipped ? 1 : 0);
@@ -227,9 +214,28 @@ Example with_system(Example example, const std::string& system) {
   return example;
 }
 
+/// Refuses pictures and sounds that belong to an example.
+void refuse_media(const Members& members, std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (const OrderedJson member = members.value(name); !member.empty() && member != "")
+      raise<DataError>("it has {}, but the model only reads text\n  try: examples without {}", name,
+                       name);
+}
+
+/// Refuses what an example has beside its text and the model cannot learn.
+void refuse_unread(const Members& members) {
+  for (const char* name : {"label", "kto_tag"})
+    if (members.value(name) == false)
+      raise<DataError>("its {} is false, which marks an answer to avoid (KTO), and only answers to "
+                       "give can be learned\n  try: examples without such answers",
+                       name);
+  refuse_media(members, {"images", "videos", "audios"});
+}
+
 /// Alpaca's object as a conversation, or with its own prompt.
 Example example_of_instruction(const Members& members, const std::string& instruction,
                                const OptionalText& output, bool as_chat) {
+  refuse_unread(members);
   if (const OrderedJson given = members.value("input"); !given.is_null() && !given.is_string())
     throw DataError("its input is not text");
   const std::string input = members.text("input").value_or("");
@@ -253,6 +259,8 @@ Example example_of_instruction(const Members& members, const std::string& instru
 
 /// TRL's object: a conversation whose end is the completion.
 Example example_of_parts(const Members& members) {
+  members.refuse({"history"}, "a conversation", kAsMessages);
+  refuse_unread(members);
   const OrderedJson prompt = members.value("prompt"), completion = members.value("completion");
   if (!prompt.is_array() || !(completion.is_array() || completion.is_null()))
     throw DataError("of prompt and completion one is a list of messages and the other is not");
@@ -265,49 +273,69 @@ Example example_of_parts(const Members& members) {
   return with_system(std::move(example), members.system_prompt());
 }
 
+Example example_of_messages(const Members& members) {
+  members.refuse({"history"}, "a conversation", kAsMessages);
+  refuse_unread(members);
+  refuse_media(members, {"image", "video", "audio"});
+  Example example = conversation(members);
+  add_messages(members.has("messages") ? members.value("messages")
+                                       : messages_of_turns(members.value("conversations")),
+               example);
+  return with_system(std::move(example), members.system_prompt());
+}
+
+Example example_of_text(const Members& members, const std::string& prompt,
+                        const OptionalText& completion) {
+  refuse_unread(members);
+  members.refuse({"system", "history", "tools"}, "a prompt as text",
+                 "its text within prompt, or (without an encoder) prompt and completion as lists "
+                 "of messages");
+  Example example;
+  example.prompt = prompt;
+  example.completion = completion;
+  return example;
+}
+
+/// The object of a record, with its bounds, and with errors that people can read.
+OrderedJson object_of(std::string_view record) {
+  constexpr const char* kForm =
+      "each example as one JSON object on one line, or all examples in one JSON array";
+  try {
+    parse_json(record, "the example");
+  } catch (const DataError& error) {
+    if (std::string_view(error.what()).find("not valid JSON") == std::string_view::npos) throw;
+    raise<DataError>("{}\n  try: {}", error.what(), kForm);
+  }
+  OrderedJson json = OrderedJson::parse(record);
+  if (!json.is_object()) raise<DataError>("it is not an object\n  try: {}", kForm);
+  return json;
+}
+
 } // namespace
 
 Example read_example(std::string_view record, bool templated, const std::string& text_key,
                      Answer answer) {
-  parse_json(record, "the example"); // with its bounds, and an error that people can read
-  const OrderedJson json = OrderedJson::parse(record);
-  if (!json.is_object()) throw DataError("it is not an object");
+  const OrderedJson json = object_of(record);
   const Members members(json);
-  Example example;
-  constexpr const char* kAsMessages = "messages with all turns";
-  if (const OrderedJson label = members.value("label"); label == false && members.has("completion"))
-    throw DataError("its label is false, an answer to avoid (KTO), and only answers to give can be "
-                    "learned");
-  if (members.has("messages") || members.has("conversations")) {
-    members.refuse({"history"}, "a conversation", kAsMessages);
-    example = conversation(members);
-    add_messages(members.has("messages") ? members.value("messages")
-                                         : messages_of_turns(members.value("conversations")),
-                 example);
-    return with_system(std::move(example), members.system_prompt());
-  }
+  const bool optional = answer == Answer::kOptional;
+  if (members.has("messages") || members.has("conversations")) return example_of_messages(members);
   const OrderedJson asked = members.value("prompt"), answered = members.value("completion");
   if ((asked.is_array() || answered.is_array()) && !asked.is_null() &&
-      (!answered.is_null() || answer == Answer::kOptional)) {
-    members.refuse({"history"}, "a conversation", kAsMessages);
+      (!answered.is_null() || optional))
     return example_of_parts(members);
-  }
   const auto prompt = members.text("prompt"), completion = members.text("completion");
-  if (prompt && (completion || answer == Answer::kOptional)) {
-    members.refuse({"system", "history", "tools"}, "a prompt as text",
-                   "its text within prompt, or prompt and completion as lists of messages");
-    example.prompt = *prompt;
-    example.completion = completion;
-    return example;
-  }
+  if (prompt && (completion || optional)) return example_of_text(members, *prompt, completion);
   const auto instruction = members.text("instruction"), output = members.text("output");
-  if (instruction && (output || answer == Answer::kOptional))
+  if (instruction && (output || optional))
     return example_of_instruction(members, *instruction, output, templated);
+  Example example;
   example.completion = members.text(text_key.c_str());
   if (!example.completion) {
     ObjectKeys keys;
     for (const auto& [name, value] : json.items()) keys.all.push_back(name);
-    raise<DataError>("it has none of {}; {}", kTaughtMembers, keys_text(keys));
+    const char* const forms = answer == Answer::kOfPrompt ? kPairMembers : kTaughtMembers;
+    raise<DataError>("it has none of {}; {}\n  try: objects with {}", forms, keys_text(keys),
+                     forms);
   }
   return example;
 }

@@ -20,7 +20,11 @@ struct Example {
   std::optional<std::string> completion; ///< none: the object has none
 };
 
-enum class Answer : uint8_t { kNeeded, kOptional };
+enum class Answer : uint8_t {
+  kNeeded,
+  kOptional,
+  kOfPrompt, ///< needed, and so is a prompt as text
+};
 
 /// Reads the members that taught_text.h lists. Messages are as tokenizer::take_message() makes
 /// them. `templated`: there is a chat template, which Alpaca's members are written by. Throws

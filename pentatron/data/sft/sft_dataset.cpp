@@ -1,6 +1,7 @@
 #include "pentatron/data/sft/sft_dataset.h"
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
 #include <functional>
 #include <system_error>
@@ -8,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/data/batch.h"
 #include "pentatron/data/byte_source.h"
@@ -34,7 +36,8 @@ std::optional<int64_t> size_of(const LengthOrder& order) {
 
 TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetConfig& config,
                          const Tokenizer& tokenizer, const Options& options)
-    : report_(config.on_bad_input) {
+    : sequence_length_(options.sequence_length), target_length_(options.target_length),
+      report_(config.on_bad_input) {
   const auto named = [&](std::string_view value) {
     return fmt::format("{}{}{}", options.option, options.option.starts_with("--") ? " " : "=",
                        value);
@@ -58,26 +61,50 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
     }
     ++report_.files;
   }
-  if (tools_left_out_ > 0)
+  if (tools_left_out_ > 0 && options.warns)
     log::shared_warning(
         "{} tools or tool calls, which {}, so the model does not learn them\n  try: "
         "tokenizer.path=DIR with a chat template that contains tools",
         tools_left_out_ == 1 ? "one example has" : fmt::format("{} examples have", tools_left_out_),
         options.render ? "the chat template leaves out" : "ChatML cannot contain");
   report_.tokens = static_cast<int64_t>(tokens_.size());
-  if (size() > 0) return;
-  if (empty_ > 0 && needed_ == 0)
-    raise<DataError>("no example of {} has an answer to learn\n  try: objects whose messages have "
-                     "one with \"role\": \"assistant\"",
-                     options.option);
-  if (empty_ > 0)
-    raise<ConfigError>("the first answer in the examples of {} begins after train.seq_length={} "
-                       "tokens\n  try: train.seq_length={}",
-                       options.option, options.sequence_length, needed_);
+  if (size() == 0) refuse_empty(named(fmt::format("{}", fmt::join(paths, ","))), options);
+}
+
+void TaughtTexts::refuse_empty(const std::string& paths, const Options& options) const {
+  if (late_ > 0) {
+    const std::string key =
+        options.option.starts_with("--") ? "--sequence-length " : "train.seq_length=";
+    raise<ConfigError>("the first answer in {} begins after {}{} tokens\n  try: {}{}", paths, key,
+                       options.sequence_length, key, needed_);
+  }
+  if (unweighted_ > 0)
+    raise<DataError>(
+        "no example of {} has an answer to learn: {} only answers of \"weight\": "
+        "0\n  try: \"weight\": 1 for the answers to learn",
+        paths, unweighted_ == 1 ? "one example has" : fmt::format("{} examples have", unweighted_));
+  if (unanswered_ > 0)
+    raise<DataError>("no example of {} has an answer to learn\n  try: texts that are not empty, or "
+                     "messages of which one has \"role\": \"assistant\"",
+                     paths);
   raise<DataError>("{}\n  try: objects with {}",
-                   report_.with_skips(named(fmt::format("{}", fmt::join(paths, ","))) +
-                                      " contains no training example"),
-                   kTaughtMembers);
+                   report_.with_skips(paths + " contains no training example"),
+                   options.target_length ? kPairMembers : kTaughtMembers);
+}
+
+std::vector<std::string> TaughtTexts::incomplete() const {
+  std::vector<std::string> counts;
+  const auto count = [&](int64_t examples, const std::string& what) {
+    if (examples > 0) counts.push_back(fmt::format("{} {}", counted(examples, "example"), what));
+  };
+  count(cut_, fmt::format("cut to {}",
+                          target_length_
+                              ? fmt::format("{} and {} tokens", sequence_length_, *target_length_)
+                              : counted(sequence_length_ + 1, "token")));
+  count(late_, fmt::format("left out, because no answer begins in the first {}",
+                           counted(sequence_length_, "token")));
+  count(unanswered_, "left out, without an answer to learn");
+  return counts;
 }
 
 void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
@@ -96,8 +123,11 @@ void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
                          .remedy = std::move(remedy)});
     };
     if (status == RecordReader::Status::kTooLong) {
-      bad(BadInput::kLongLine, fmt::format("has {} bytes, over the limit of {}",
-                                           records.record_bytes(), config.max_line_bytes));
+      bad(BadInput::kLongLine,
+          fmt::format("has {} bytes, more than dataset.max_line_bytes={}", records.record_bytes(),
+                      config.max_line_bytes),
+          fmt::format("dataset.max_line_bytes={}",
+                      std::bit_ceil(static_cast<uint64_t>(records.record_bytes()))));
       continue;
     }
     if (record.find_first_not_of(" \t\r") == std::string_view::npos) continue;
@@ -114,31 +144,32 @@ void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
     } catch (const DataError& error) {
       const auto [sentence, remedy] = parts_of(error.what());
       bad(BadInput::kBadJson, fmt::format("is not a training example: {}", sentence),
-          remedy.empty() ? fmt::format("objects with {}", kTaughtMembers) : std::string(remedy));
+          remedy.empty() ? "dataset.on_bad_input=skip to leave such input out"
+                         : std::string(remedy));
     }
   }
 }
 
 void TaughtTexts::add(TaughtText text, const Options& options) {
   check_vocabulary(text, options.vocab_size);
-  // Its last token is a label alone.
-  const auto room = static_cast<size_t>(options.sequence_length) + 1;
-  const auto first =
-      std::find(text.taught.begin() + (text.taught.empty() ? 0 : 1), text.taught.end(), 1);
-  if (first != text.taught.end()) {
-    const auto reach = static_cast<int64_t>(first - text.taught.begin());
-    needed_ = needed_ == 0 ? reach : std::min(needed_, reach);
+  // The first token is never a label, and the last one is a label alone.
+  const auto begin = text.taught.begin() + (text.taught.empty() ? 0 : 1);
+  const auto first = std::find(begin, text.taught.end(), 1);
+  if (first == text.taught.end()) {
+    ++unanswered_;
+    unweighted_ += text.without_weight ? 1 : 0;
+    return;
   }
+  if (const int64_t reach = first - text.taught.begin(); reach > options.sequence_length) {
+    ++late_;
+    needed_ = needed_ == 0 ? reach : std::min(needed_, reach);
+    return;
+  }
+  const auto room = static_cast<size_t>(options.sequence_length) + 1;
   if (text.tokens.size() > room) {
     ++cut_;
     text.tokens.resize(room);
     text.taught.resize(room);
-  }
-  const auto taught =
-      text.tokens.empty() ? 0 : std::count(text.taught.begin() + 1, text.taught.end(), 1);
-  if (taught == 0) { // the first token is never a label
-    ++empty_;
-    return;
   }
   append(text);
 }

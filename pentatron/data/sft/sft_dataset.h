@@ -22,6 +22,7 @@ class TaughtTexts {
     /// Of a model with an encoder, which reads the prompt: longer answers are cut at their end.
     std::optional<int64_t> target_length = {};
     int32_t end_token = -1; ///< of one: behind prompts and answers
+    bool warns = true;      ///< of tools that are not learned
   };
   /// Reads JSON lines and arrays of objects (taught_text.h), each also as .gz or .zst, and Parquet
   /// files with columns of their names. `config` determines how bad lines are handled. Skips
@@ -39,8 +40,12 @@ class TaughtTexts {
     return begins_[at(end)] - begins_[at(begin)];
   }
   int64_t num_taught() const { return num_taught_; }
-  int64_t num_cut() const { return cut_; }        ///< longer than a sample
-  int64_t num_left_out() const { return empty_; } ///< nothing to learn within a sample
+  // Examples that are not complete; no example counts twice.
+  int64_t num_cut() const { return cut_; }               ///< cut to the length of a sample
+  int64_t num_left_out() const { return late_; }         ///< no answer begins within that length
+  int64_t num_unanswered() const { return unanswered_; } ///< left out: there is nothing to learn
+  /// Their counts, such as "1 example cut to 513 tokens"; empty if all examples are complete.
+  std::vector<std::string> incomplete() const;
   const InputReport& report() const { return report_; }
   const std::vector<std::filesystem::path>& files() const { return files_; }
 
@@ -51,13 +56,18 @@ class TaughtTexts {
   void add(TaughtText text, const Options& options);
   void add_pair(TaughtText text, const Options& options);
   void append(const TaughtText& text);
+  /// Why no example is left, as an error.
+  [[noreturn]] void refuse_empty(const std::string& paths, const Options& options) const;
 
+  int64_t sequence_length_;
+  std::optional<int64_t> target_length_;
   std::vector<int32_t> tokens_;
   std::vector<uint8_t> taught_;
   std::vector<int64_t> begins_{0};
   int64_t tools_left_out_ = 0; ///< examples with tools that no template writes
-  int64_t num_taught_ = 0, cut_ = 0, empty_ = 0;
-  int64_t needed_ = 0; ///< the shortest sequence with something to learn
+  int64_t num_taught_ = 0, cut_ = 0, late_ = 0, unanswered_ = 0;
+  int64_t unweighted_ = 0; ///< of the unanswered: all their answers have "weight": 0
+  int64_t needed_ = 0; ///< of the examples left out: the shortest sequence with something to learn
   InputReport report_;
   std::vector<std::filesystem::path> files_;
 };

@@ -6,6 +6,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/sft/read_example.h"
+#include "pentatron/data/tokenizer/chat_messages.h"
 
 namespace pentatron::data {
 
@@ -75,7 +76,10 @@ bool is_answer(const OrderedJson& message) {
 /// Whether the template leaves out the tools or tool calls of a conversation.
 bool leaves_out_tools(const Example& example, const RenderChat& render) {
   const auto calls = [](const OrderedJson& message) { return message.contains("tool_calls"); };
-  const bool has_calls = std::ranges::any_of(example.messages, calls);
+  if (example.tools.is_null() && std::ranges::none_of(example.messages, calls)) return false;
+  Example without_tools = example, without_calls = example;
+  without_tools.tools = OrderedJson();
+  const bool has_calls = tokenizer::remove_tool_calls(without_calls.messages);
   if (example.tools.is_null() && !has_calls) return false;
   // As a prompt, in which nobody looks for answers; none if the template needs what is missing.
   const auto text_of = [&](const Example& one) -> std::optional<std::string> {
@@ -86,10 +90,6 @@ bool leaves_out_tools(const Example& example, const RenderChat& render) {
     }
   };
   const std::optional<std::string> text = text_of(example);
-  Example without_tools = example, without_calls = example;
-  without_tools.tools = OrderedJson();
-  for (OrderedJson& message : without_calls.messages)
-    if (message.erase("tool_calls") > 0 && message["content"].is_null()) message["content"] = "";
   return text && ((!example.tools.is_null() && text_of(without_tools) == text) ||
                   (has_calls && text_of(without_calls) == text));
 }
@@ -124,6 +124,13 @@ ChatText learned(const Example& example, const RenderChat& render) {
   }
   chat.answers = std::move(kept);
   return chat;
+}
+
+/// Whether answers are left out because of their weight, not because they are in the prompt.
+bool has_skipped_answers(const Example& example) {
+  for (size_t i = example.asked; i < example.skipped.size(); ++i)
+    if (example.skipped[i] != 0) return true;
+  return false;
 }
 
 } // namespace
@@ -171,8 +178,8 @@ std::vector<int32_t> encode_begun(std::string_view text, const Tokenizer& tokeni
 }
 
 std::vector<std::string> taught_members(const std::string& text_key) {
-  return {"messages",    "tools", "conversations", "system",  "prompt", "completion",
-          "instruction", "input", "output",        "history", text_key};
+  return {"messages", "tools",  "conversations", "system", "prompt",  "completion", "instruction",
+          "input",    "output", "history",       "label",  "kto_tag", text_key};
 }
 
 TaughtText teach_record(std::string_view record, const RenderChat& render,
@@ -182,6 +189,7 @@ TaughtText teach_record(std::string_view record, const RenderChat& render,
     const ChatText chat = learned(example, render);
     TaughtText taught = teach_spans(chat.text, chat.answers, tokenizer);
     taught.without_tools = leaves_out_tools(example, render);
+    taught.without_weight = chat.answers.empty() && has_skipped_answers(example);
     return taught;
   }
   const std::string text = example.prompt + *example.completion;
@@ -215,10 +223,15 @@ std::vector<int32_t> prompt_of_record(std::string_view record, const RenderChat&
 }
 
 TaughtText teach_pair(std::string_view record, const Tokenizer& tokenizer, int32_t end) {
-  const Example example = read_example(record, false, "text", Answer::kNeeded);
-  if (!example.messages.is_null() || example.prompt.empty() || !example.completion)
-    raise<DataError>("it has no prompt and completion as text and no instruction and output, which "
-                     "a model with an encoder needs");
+  const Example example = read_example(record, false, "text", Answer::kOfPrompt);
+  if (!example.messages.is_null())
+    raise<DataError>("it is a conversation, and a model with an encoder has no chat template\n  "
+                     "try: objects with {}",
+                     kPairMembers);
+  if (example.prompt.empty())
+    raise<DataError>(
+        "it has no prompt, which a model with an encoder needs\n  try: objects with {}",
+        kPairMembers);
   TaughtText pair{.tokens = encode_begun(example.prompt, tokenizer), .taught = {}};
   pair.tokens.push_back(end);
   pair.taught.resize(pair.tokens.size(), 0);

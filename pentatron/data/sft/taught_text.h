@@ -16,6 +16,7 @@ struct TaughtText {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> taught; ///< of each token: 1 if the model learns to write it
   bool without_tools = false;  ///< the template leaves out its tools or tool calls
+  bool without_weight = false; ///< it has answers, but all of them have "weight": 0
 };
 
 /// Texts are tokenized as a whole. A token is taught if any of its bytes lies in a span, as in
@@ -42,7 +43,8 @@ std::vector<int32_t> encode_begun(std::string_view text, const Tokenizer& tokeni
 /// with the tokenizer's eod().
 /// `render` may be empty: ChatML, and for Alpaca its own prompt instead of a conversation.
 /// Throws DataError for an object that has none of these members, or system, history or tools where
-/// there is no place for them; beside a text they are any other members.
+/// there is no place for them, or pictures, sounds or an answer to avoid; beside a text they are
+/// any other members.
 TaughtText teach_record(std::string_view record, const RenderChat& render,
                         const Tokenizer& tokenizer, const std::string& text_key = "text");
 
@@ -64,5 +66,8 @@ std::vector<std::string> taught_members(const std::string& text_key);
 /// The names of the members, for messages.
 inline constexpr const char* kTaughtMembers =
     "messages, conversations, prompt and completion, instruction and output, or text";
+/// For a model with an encoder.
+inline constexpr const char* kPairMembers =
+    "prompt and completion as text, or instruction and output";
 
 } // namespace pentatron::data

@@ -34,6 +34,23 @@ bool parse_arguments(OrderedJson& message) {
   return any;
 }
 
+/// OpenAI's older form of tool calls, and its refusals, as the messages of today.
+void renew_message(OrderedJson& message) {
+  const auto is_null = [&](const char* name) {
+    return !message.contains(name) || message[name].is_null();
+  };
+  const auto is_role = [&](const char* name) { return message.value("role", "") == name; };
+  if (is_role("developer")) message["role"] = "system";
+  if (is_role("function")) message["role"] = "tool";
+  if (!is_null("function_call") && is_null("tool_calls"))
+    message["tool_calls"] =
+        OrderedJson::array({{{"type", "function"}, {"function", message["function_call"]}}});
+  message.erase("function_call");
+  if (!is_null("refusal") && message["refusal"].is_string() && is_null("content"))
+    message["content"] = message["refusal"];
+  message.erase("refusal");
+}
+
 /// The messages with "" for a content of null; none if no content is null.
 std::optional<OrderedJson> with_empty_contents(OrderedJson messages) {
   bool any = false;
@@ -61,7 +78,7 @@ bool only_adds_none(std::string_view text, std::string_view other) {
 } // namespace
 
 void take_message(OrderedJson& message, std::string_view where) {
-  if (message.contains("role") && message["role"] == "developer") message["role"] = "system";
+  renew_message(message);
   const bool calls = message.contains("tool_calls") && message["tool_calls"].is_array() &&
                      !message["tool_calls"].empty();
   if (!message.contains("content")) {
@@ -85,6 +102,17 @@ void take_message(OrderedJson& message, std::string_view where) {
     text += part["text"].get<std::string>();
   }
   content = text;
+}
+
+bool remove_tool_calls(OrderedJson& messages) {
+  bool any = false;
+  for (OrderedJson& message : messages) {
+    if (!message.is_object() || !message.contains("tool_calls")) continue;
+    any = any || !message["tool_calls"].empty(); // null is empty
+    message.erase("tool_calls");
+    if (message.contains("content") && message["content"].is_null()) message["content"] = "";
+  }
+  return any;
 }
 
 std::string render_messages(const ChatTemplate& form, OrderedJson& variables,

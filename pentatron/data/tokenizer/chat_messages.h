@@ -14,10 +14,15 @@
 
 namespace pentatron::data::tokenizer {
 
-/// Makes a message, an object, what templates know: the role developer is system; parts of type
-/// text in `content` are one text; a `content` of null is empty, but beside tool calls stays null,
-/// also if there was none. Throws DataError, which begins with `where`, for other content.
+/// Makes a message, an object with a role, what templates know: the role developer is system, and
+/// function is tool; a `function_call` is the only one of `tool_calls`; a `refusal` is the content
+/// if there is none; parts of type text in `content` are one text; a `content` of null is empty,
+/// but beside tool calls stays null, also if there was none. Throws DataError, which begins with
+/// `where`, for other content.
 void take_message(nlohmann::ordered_json& message, std::string_view where);
+
+/// Makes answers that call tools answers without calls, and returns whether there were any.
+bool remove_tool_calls(nlohmann::ordered_json& messages);
 
 /// The text of variables["messages"] by `form` (see ChatTemplate::render()). Where `arguments` of
 /// tool calls are a JSON object within a string, the template gets the object, which most need; one

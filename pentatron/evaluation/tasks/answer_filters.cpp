@@ -20,8 +20,9 @@ std::optional<Groups> match_in(const std::string& pattern, int64_t select,
   const int64_t i = select < 0 ? count + select : select;
   if (count == 0) return std::nullopt;
   if (i < 0 || i >= count)
-    raise<DataError>("group_select: {} is not among the {} matches of '{}'", select, count,
-                     pattern);
+    raise<DataError>("group_select: {} is not among the {} matches of '{}' in an answer\n  try: "
+                     "group_select: -1, the last match",
+                     select, count, pattern);
   return matches[static_cast<size_t>(i)];
 }
 
@@ -62,7 +63,8 @@ class LetterFinder {
                       "regex");
     for (const Document& choice : *choices) {
       if (!choice.is_string() || texts_.size() == 26)
-        throw DataError("multi_choice_regex needs at most 26 choices, which are strings");
+        throw DataError("multi_choice_regex needs at most 26 choices, which are strings\n  try: "
+                        "function: regex");
       texts_.push_back(plain(std::string(stripped(choice.get<std::string>()))));
     }
   }
@@ -124,6 +126,13 @@ std::string mapped(const FilterStep& step, const std::string& text) {
 }
 
 } // namespace
+
+void check_filters(const Task& task, const std::vector<Item>& items) {
+  for (const FilterSpec& filter : task.filters)
+    for (const FilterStep& step : filter.steps)
+      if (step.function == "multi_choice_regex")
+        for (const Item& item : items) LetterFinder(step, item.document);
+}
 
 std::string filtered(const FilterSpec& filter, const std::string& text, const Document& document) {
   std::string out = text;

@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include <fmt/ranges.h>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 
@@ -40,6 +42,17 @@ template <class T> std::optional<T> number_in(std::string_view cell) {
   return error == std::errc() ? std::optional(number) : std::nullopt;
 }
 
+/// As pandas: a, a.1, a.2.
+std::vector<std::string> distinct(std::vector<std::string> names) {
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    if (std::find(names.begin(), name, *name) == name) continue;
+    int copy = 1;
+    while (std::ranges::find(names, fmt::format("{}.{}", *name, copy)) != names.end()) ++copy;
+    *name += fmt::format(".{}", copy);
+  }
+  return names;
+}
+
 /// Makes the given cells what `read` gives; false if it gives nothing for one of them.
 template <class Read> bool convert(std::vector<Document*> cells, Read read) {
   std::vector<Document> made;
@@ -65,11 +78,16 @@ Documents parse_csv(std::string_view text, const std::vector<std::string>& names
     row.push_back(std::exchange(cell, {}));
     const bool blank = row.size() == 1 && row[0].empty() && !was_quoted;
     if (!blank && columns.empty()) {
-      columns = row;
+      columns = distinct(row);
     } else if (!blank) {
       if (row.size() != columns.size())
-        raise<DataError>("{}: line {} has {} cells, but there are {} columns", where, row_line,
-                         row.size(), columns.size());
+        raise<DataError>("{}: line {} has {} cells, but there are {} columns: {}\n  try: {}", where,
+                         row_line, row.size(), columns.size(),
+                         excerpt(fmt::format("{}", fmt::join(columns, ", "))),
+                         row.size() > columns.size()
+                             ? "quotation marks around a cell that contains the delimiter, or "
+                               "another delimiter in dataset_kwargs"
+                             : "a cell for each column, or another delimiter in dataset_kwargs");
       Document document = Document::object();
       for (size_t i = 0; i < row.size(); ++i) document[columns[i]] = row[i];
       documents.push_back(std::move(document));
@@ -100,7 +118,10 @@ Documents parse_csv(std::string_view text, const std::vector<std::string>& names
       cell += c;
     }
   }
-  if (quoted) raise<DataError>("{}: the quoted cell in line {} is not closed", where, row_line);
+  if (quoted)
+    raise<DataError>("{}: the quoted cell in line {} is not closed\n  try: a quotation mark at its "
+                     "end, and two for each one inside",
+                     where, row_line);
   if (!cell.empty() || !row.empty()) {
     if (cell.ends_with('\r')) cell.pop_back();
     end_row();

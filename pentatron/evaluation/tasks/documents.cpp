@@ -44,13 +44,21 @@ void read_records(const Task& task, const fs::path& path, Documents& documents) 
   data::RecordOptions options;
   if (parquet) options.more = columns_of(task);
   data::InputReport report;
-  data::read_records(file, options, report,
-                     [&](std::string_view record, const data::RecordPlace& place) {
-                       Document document = Document::parse(record, nullptr, false);
-                       if (!document.is_object())
-                         raise<DataError>("{} is not a JSON object", place.to_string());
-                       documents.push_back(std::move(document));
-                     });
+  const auto take = [&](std::string_view record, const data::RecordPlace& place) {
+    Document document = Document::parse(record, nullptr, false);
+    if (!document.is_object())
+      raise<DataError>("{} is not a JSON object: {}\n  try: an object, such as {{\"question\": "
+                       "\"...\"}}, as each line of {}",
+                       place.to_string(), excerpt(record), path.filename().string());
+    documents.push_back(std::move(document));
+  };
+  try {
+    data::read_records(file, options, report, take);
+  } catch (const DataError& error) {
+    if (std::string_view(error.what()).find("\n  try: ") != std::string_view::npos) throw;
+    raise<DataError>("{}\n  try: an intact {}{}", error.what(), path.filename().string(),
+                     parquet ? "" : ", with a JSON object on each line, or a list of objects");
+  }
 }
 
 std::string read_file(const fs::path& path) {
@@ -58,16 +66,18 @@ std::string read_file(const fs::path& path) {
   std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   if (const size_t bad = data::find_invalid_utf8(text); bad != std::string::npos)
-    raise<DataError>("{} is not valid UTF-8 at byte {}", path.string(), bad);
+    raise<DataError>("{} is not valid UTF-8 at byte {}\n  try: a file in UTF-8", path.string(),
+                     bad);
   return text;
 }
 
 void require(const Task& task, const std::string& split, const fs::path& path) {
   std::error_code error;
   if (fs::is_regular_file(path, error)) return;
-  raise<DataError>("{} of task {} (split {}) does not exist\n  try: put the file there, or "
+  raise<DataError>("{} of task {} (split {}) {}\n  try: put the file there, or "
                    "eval.data_path=FOLDER, which the data paths are relative to",
-                   path.string(), task.name, split);
+                   path.string(), task.name, split,
+                   fs::exists(path, error) ? "is not a file" : "does not exist");
 }
 
 /// The files below `folder` that the parts of a pattern match, in the order of their names. As for
@@ -123,17 +133,27 @@ std::vector<fs::path> files_of(const Task& task, const std::string& split) {
   return files;
 }
 
+/// The first key of a JSON object that has a list.
+std::optional<std::string> list_key_of(const Document& whole) {
+  if (!whole.is_object()) return std::nullopt;
+  for (const auto& [key, value] : whole.items())
+    if (value.is_array()) return key;
+  return std::nullopt;
+}
+
 /// The list of documents under a key of one JSON object.
 void read_field(const std::string& field, const fs::path& path, Documents& documents) {
   const Document whole = Document::parse(read_file(path), nullptr, false);
   const Document* list = whole.is_object() && whole.contains(field) ? &whole[field] : nullptr;
   if (list == nullptr || !list->is_array())
-    raise<DataError>("{} is not a JSON object with a list under the key {} (dataset_kwargs.field)",
-                     path.string(), field);
+    raise<DataError>("{} is not a JSON object with a list under the key {} "
+                     "(dataset_kwargs.field)\n  try: field: {}",
+                     path.string(), field, list_key_of(whole).value_or("the key of a list"));
   for (const Document& document : *list) {
     if (!document.is_object())
-      raise<DataError>("{}: the list {} has {}, which is not a JSON object", path.string(), field,
-                       excerpt(document.dump()));
+      raise<DataError>("{}: the list {} has {}, which is not a JSON object\n  try: a list of "
+                       "objects",
+                       path.string(), field, excerpt(document.dump()));
     documents.push_back(document);
   }
 }
@@ -164,8 +184,9 @@ void add_labels(const fs::path& path, Documents& documents) {
     ++i;
   }
   if (i != documents.size())
-    raise<DataError>("{} has {} labels, but there are {} documents", path.string(), i,
-                     documents.size());
+    raise<DataError>("{} has {} labels, but there are {} documents\n  try: a label for each "
+                     "document, each on its own line",
+                     path.string(), i, documents.size());
 }
 
 } // namespace
@@ -186,7 +207,7 @@ Documents read_documents(const Task& task, const std::string& split) {
     }
   }
   if (documents.empty())
-    raise<DataError>("{} of task {} (split {}) has no documents\n  try: another file",
+    raise<DataError>("{} of task {} (split {}) has no documents\n  try: a file with documents",
                      files->second.front().string(), task.name, split);
   if (task.data.format == DataFormat::kCsv && !task.data.cells_as_text) infer_cell_types(documents);
   if (const auto labels = task.data.labels.find(split); labels != task.data.labels.end()) {

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <charconv>
 
+#include <fmt/ranges.h>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
+#include "pentatron/base/nearest.h"
+#include "pentatron/base/text.h"
 #include "pentatron/base/utf8.h"
 #include "pentatron/data/utf8.h"
 
@@ -14,8 +18,40 @@ namespace {
 
 constexpr int64_t kMaxDigits = 18;
 
+[[noreturn]] void fail(std::string_view what, std::string_view remedy) {
+  raise<DataError>("{}\n  try: {}", what, remedy);
+}
+
+std::vector<std::string> names_of(const Document& doc) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : doc.items()) names.push_back(name);
+  return names;
+}
+
+std::string one_of_columns(const Document& doc) {
+  return fmt::format("one of the columns {}", fmt::join(names_of(doc), ", "));
+}
+
+/// What helps against an error of a template: the name that was meant, or what there is.
+std::string template_remedy(std::string_view message, const Document& doc) {
+  const std::vector<std::string> names = names_of(doc);
+  if (names.empty()) return R"(a Jinja template, such as "{{question}}")";
+  const size_t end = message.find("undefined") == std::string_view::npos
+                         ? std::string_view::npos
+                         : message.find_last_of('\'');
+  if (end != std::string_view::npos && end > 0) {
+    const size_t begin = message.find_last_of('\'', end - 1);
+    if (begin != std::string_view::npos)
+      if (const std::string near = nearest(message.substr(begin + 1, end - begin - 1), names);
+          !near.empty())
+        return fmt::format("{{{{{}}}}}", near);
+  }
+  return fmt::format("a template such as \"{{{{{}}}}}\" of the columns {}", names[0],
+                     fmt::join(names, ", "));
+}
+
 /// The template speaks of itself as of a chat template. Its lines are not those of the file.
-[[noreturn]] void raise_for(const std::string& name, const DataError& error) {
+[[noreturn]] void raise_for(const std::string& name, const DataError& error, const Document& doc) {
   std::string text = error.what();
   constexpr std::string_view kTheirs = "the chat template", kLine = "line ";
   const size_t at = text.find(kTheirs);
@@ -28,7 +64,8 @@ constexpr int64_t kMaxDigits = 18;
     text.replace(at, kTheirs.size(), name);
   else
     text = fmt::format("{}: {}", name, text);
-  throw DataError(text);
+  if (text.find("\n  try: ") != std::string::npos) throw DataError(text);
+  fail(text, template_remedy(text.substr(std::min(name.size(), text.size())), doc));
 }
 
 bool is_digits(std::string_view text) {
@@ -143,7 +180,7 @@ Field::Field(std::string name, Document value) : name_(std::move(name)), value_(
                                                                   .strict_undefined = true,
                                                                   .html_json = true});
   } catch (const DataError& error) {
-    raise_for(name_, error);
+    raise_for(name_, error, Document::object());
   }
 }
 
@@ -163,7 +200,7 @@ std::string Field::render(const Document& doc) const {
   try {
     return template_->render(doc);
   } catch (const DataError& error) {
-    raise_for(name_, error);
+    raise_for(name_, error, doc);
   }
 }
 
@@ -194,20 +231,41 @@ std::vector<std::string> Field::choices(const Document& doc) const {
     } else {
       const std::string text = render(doc);
       std::optional<Document> parsed = parse_python_list(text);
-      if (!parsed) raise<DataError>("{} gives '{}', which is not a list of strings", name_, text);
+      if (!parsed && text == value_.get_ref<const std::string&>())
+        fail(fmt::format("{} gives '{}', which is neither a column nor a list", name_,
+                         excerpt(text)),
+             one_of_columns(doc));
+      if (!parsed)
+        fail(fmt::format("{} gives '{}', which is not a list of strings", name_, excerpt(text)),
+             R"(a template that writes a list, such as "{{[option1, option2]}}")");
       list = std::move(*parsed);
     }
   }
+  if (!list.is_array() && !list.is_object())
+    fail(fmt::format("{} gives {}, which is not a list of strings", name_, excerpt(list.dump())),
+         "a column that has a list, or a template such as \"{{[option1, option2]}}\"");
   std::vector<std::string> texts;
-  if (list.is_array() || list.is_object()) {
-    for (const Document& item : list) {
-      if (!item.is_string())
-        raise<DataError>("{} gives a list with {}, which is not a string", name_, item.dump());
-      texts.push_back(item.get<std::string>());
-    }
+  for (const Document& item : list) {
+    if (!item.is_string())
+      fail(fmt::format("{} gives a list with {}, which is not a string", name_,
+                       excerpt(item.dump())),
+           value_.is_string() ? "choices that are strings, as of the template "
+                                "\"{{choices|map('string')|list}}\""
+                              : "choices in quotation marks");
+    texts.push_back(item.get<std::string>());
   }
-  if (texts.empty()) raise<DataError>("{} gives {}, not a list of strings", name_, list.dump());
+  if (texts.empty())
+    fail(fmt::format("{} gives a list without choices", name_), "documents with choices");
   return texts;
+}
+
+std::optional<std::string> Field::word() const {
+  if (!value_.is_string()) return std::nullopt;
+  const std::string& text = value_.get_ref<const std::string&>();
+  const bool word = !text.empty() && std::ranges::all_of(text, [](unsigned char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  });
+  return word ? std::optional(text) : std::nullopt;
 }
 
 } // namespace pentatron::evaluation

@@ -25,6 +25,8 @@ class Field {
   Field(std::string name, Document value);
 
   bool given() const { return !value_.is_null(); }
+  /// A name of letters, digits and underscores, which may be that of a column.
+  std::optional<std::string> word() const;
   /// Columns that it may read.
   std::set<std::string> columns() const;
 

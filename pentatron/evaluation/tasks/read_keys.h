@@ -16,8 +16,9 @@ namespace pentatron::evaluation {
 
 class KeyReader {
  public:
-  /// `where`: "tasks/a.yaml", or with the section: "tasks/a.yaml: fewshot_config".
-  KeyReader(const Document& map, std::string where);
+  /// `where`: "tasks/a.yaml", or with the section: "tasks/a.yaml: fewshot_config". `remedy`: what
+  /// to write in place of something that is not a mapping.
+  KeyReader(const Document& map, std::string where, std::string_view remedy = "key: value");
 
   /// Null if the key is not there.
   Document any(std::string_view key);
@@ -27,9 +28,13 @@ class KeyReader {
   bool boolean(std::string_view key, bool otherwise);
   /// A text, or a list of them.
   std::vector<std::string> texts(std::string_view key);
+  /// A list of mappings; none if the key is not there.
+  std::vector<Document> maps(std::string_view key, std::string_view remedy);
   Field field(std::string_view key);
   /// Known, and without effect here.
   void ignore(std::initializer_list<std::string_view> keys);
+  /// An expression that is not valid is refused.
+  void check_regex(std::string_view key, const std::string& pattern) const;
   /// A known but unsupported key: refused unless its value has no effect.
   void refuse(std::string_view key, std::string_view reason, std::string_view remedy);
 

@@ -11,7 +11,7 @@
 namespace pentatron::evaluation {
 
 struct TaskSources {
-  /// Paths of task files, and names of those that come with pentatron.
+  /// Paths of task files, and names and tags of those that come with pentatron.
   std::vector<std::string> names;
   /// Where the paths of data begin; empty: at the folder of the task's file, or at the working
   /// directory for tasks that come with pentatron.
@@ -27,8 +27,10 @@ std::filesystem::path task_folder();
 /// Their names.
 std::vector<std::string> task_names();
 
-/// A YAML file as JSON: words without quotes are values (null, true, 3, 0.5) as in YAML 1.1. Tags,
-/// anchors and aliases are refused: a task runs no code.
-Document read_task_yaml(std::string_view text, const std::filesystem::path& file);
+/// A YAML file as JSON: words without quotes are values (null, true, 3, 0.5) as in YAML 1.1.
+/// Anchors, aliases and merge keys (<<) are expanded up to a limit; of a repeated key the last
+/// value counts, and a warning names it if `warns`. Tags are refused: a task runs no code.
+Document read_task_yaml(std::string_view text, const std::filesystem::path& file,
+                        bool warns = true);
 
 } // namespace pentatron::evaluation

@@ -1,7 +1,11 @@
 #include "pentatron/evaluation/tasks/requests.h"
 
+#include <fmt/ranges.h>
+
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/nearest.h"
+#include "pentatron/base/text.h"
 #include "pentatron/base/white_space.h"
 #include "pentatron/evaluation/tasks/python_random.h"
 
@@ -42,11 +46,46 @@ std::string prefix_of(const Fields& fields, const Document& document) {
   return fields.prefix.given() ? to_text(fields.prefix.text(document, false)) : "";
 }
 
+std::vector<std::string> columns_of(const Document& document) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : document.items()) names.push_back(name);
+  return names;
+}
+
+/// What a model can read: as in lm-eval, neither nothing nor a list.
+std::string text_of(std::string_view key, const Field& field, const Document& value) {
+  if (!value.is_null() && !value.is_structured()) return to_text(value);
+  const std::string example = fmt::format("{{{{{} {}}}}}", field.word().value_or("column"),
+                                          value.is_null() ? "or ''" : "| join(' ')");
+  raise<DataError>(
+      "{} gives {}, which is not a text\n  try: {}: a template that gives a text, such "
+      "as \"{}\"",
+      key, excerpt(value.dump()), key, example);
+}
+
+/// A name that is no column is a text, the same for every document: hardly what was meant.
+void check_words(const Task& task, const Document& document) {
+  std::vector<std::pair<const char*, const Field*>> fields = {{"doc_to_text", &task.fields.text}};
+  if (task.output_type != OutputType::kMultipleChoice)
+    fields.emplace_back("doc_to_target", &task.fields.target);
+  for (const auto& [key, field] : fields) {
+    const std::optional<std::string> word = field->word();
+    if (!word || document.contains(*word)) continue;
+    const std::vector<std::string> columns = columns_of(document);
+    const std::string near = nearest(*word, columns);
+    log::warning("task {}: {}: {} is not a column, so it is the same text for every document\n  "
+                 "try: {}: {}",
+                 task.name, key, *word, key,
+                 near.empty() ? fmt::format("one of {}", fmt::join(columns, ", ")) : near);
+  }
+}
+
 class ItemMaker {
  public:
-  ItemMaker(const Task& task, const RequestOptions& options)
+  /// `first`: a document of the task, with all columns.
+  ItemMaker(const Task& task, const RequestOptions& options, const Document& first)
       : task_(task), shots_(shown_examples(task, options)), random_(options.seed),
-        numbers_(task.fields.choice.given()) {
+        numbers_(task.fields.choice.given()), first_(first) {
     if (shots_ > 0) examples_ = read_examples();
   }
 
@@ -58,18 +97,23 @@ class ItemMaker {
     item.target = fields.target.target(document, numbers_);
     if (task_.output_type == OutputType::kRolling) {
       item.requests.push_back(
-          {.kind = Request::Kind::kRolling, .context = {}, .continuation = to_text(item.target)});
+          {.kind = Request::Kind::kRolling,
+           .context = {},
+           .continuation = text_of("doc_to_target", fields.target, item.target)});
       measure(item);
       return item;
     }
-    const bool several = is_number(text); // each choice is a context
+    const bool several = numbers_ && is_number(text); // each choice is a context
     const std::string shown =
-        several ? before(document) : before(document) + question(document, text);
+        several ? before(document)
+                : before(document) + question(document, text_of("doc_to_text", fields.text, text),
+                                              fields.target_delimiter);
     if (task_.output_type == OutputType::kGenerate) {
       item.requests.push_back(
           {.kind = Request::Kind::kGenerate, .context = shown, .continuation = {}});
     } else if (task_.output_type == OutputType::kLogLikelihood) {
-      item.requests.push_back({.context = shown, .continuation = to_text(item.target)});
+      item.requests.push_back(
+          {.context = shown, .continuation = text_of("doc_to_target", fields.target, item.target)});
     } else {
       add_choices(item, shown, several);
       if (several) item.target = number_of(text);
@@ -102,9 +146,6 @@ class ItemMaker {
   }
 
   /// The question of the document itself, with what its answer begins with.
-  std::string question(const Document& document, const Document& text) const {
-    return question(document, to_text(text), task_.fields.target_delimiter);
-  }
   std::string question(const Document& document, const std::string& text,
                        const std::string& delimiter) const {
     const std::string prefix = prefix_of(task_.fields, document);
@@ -130,16 +171,18 @@ class ItemMaker {
     const auto choice = [&](const Document& number) {
       const int64_t i = number_of(number);
       if (i < 0 || i >= static_cast<int64_t>(choices.size()))
-        raise<DataError>("task {}: an example has choice {}, but only {} choices, counted from 0",
-                         task_.name, i, choices.size());
+        raise<DataError>("task {}: the target of an example is choice {}, but it has {} choices, "
+                         "counted from 0\n  try: a target from 0 to {}",
+                         task_.name, i, choices.size(), choices.size() - 1);
       return choices[static_cast<size_t>(i)];
     };
-    const bool several = is_number(text);
-    const std::string asked = several ? choice(text) : to_text(text);
+    const bool several = numbers_ && is_number(text);
+    const std::string asked =
+        several ? choice(text) : text_of("doc_to_text of an example", fields.text, text);
     std::string answer;
     if (is_number(target) && !several && !choices.empty())
       answer = choice(target);
-    else
+    else if (!target.is_null()) // which is no answer, as in lm-eval
       answer = to_text(target.is_array() && !target.empty() ? target[0] : target);
     const std::string prefix = prefix_of(fields, example);
     if (answer.empty() && prefix.empty()) return asked; // as in lm-eval: no delimiters either
@@ -149,13 +192,29 @@ class ItemMaker {
            fields.fewshot_delimiter;
   }
 
+  /// The examples in the task file, which need the columns that the documents have.
+  Documents read_samples() const {
+    const Fields& fields = task_.fewshot.fields;
+    Documents samples(task_.fewshot.samples.begin(), task_.fewshot.samples.end());
+    for (const Field* field : {&fields.text, &fields.target, &fields.choice, &fields.prefix}) {
+      const std::optional<std::string> column = field->word();
+      if (!column || !first_.contains(*column)) continue;
+      for (const Document& sample : samples)
+        if (!sample.contains(*column))
+          raise<DataError>("task {}: the sample {} of fewshot_config does not have the key {}\n  "
+                           "try: the key {} in each sample",
+                           task_.name, excerpt(sample.dump()), *column, *column);
+    }
+    return samples;
+  }
+
   Documents read_examples() const {
     const Fewshot& fewshot = task_.fewshot;
     Documents examples;
     if (fewshot.split)
       examples = read_documents(task_, *fewshot.split);
     else if (!fewshot.samples.is_null())
-      examples = {fewshot.samples.begin(), fewshot.samples.end()};
+      examples = read_samples();
     else if (task_.training_split)
       examples = read_documents(task_, *task_.training_split);
     else if (task_.validation_split)
@@ -171,9 +230,9 @@ class ItemMaker {
     Documents some;
     for (const size_t i : fewshot.indices) {
       if (i >= examples.size())
-        raise<DataError>(
-            "task {}: fewshot_indices has {}, counted from 0, but there are {} examples",
-            task_.name, i, examples.size());
+        raise<DataError>("task {}: fewshot_indices has {}, counted from 0, but there are {} "
+                         "examples\n  try: indices from 0 to {}",
+                         task_.name, i, examples.size(), examples.size() - 1);
       some.push_back(examples[i]);
     }
     return some;
@@ -221,6 +280,7 @@ class ItemMaker {
   int64_t shots_;
   PythonRandom random_;
   bool numbers_;
+  const Document& first_;
   Documents examples_;
 };
 
@@ -233,7 +293,8 @@ int64_t shown_examples(const Task& task, const RequestOptions& options) {
 
 std::vector<Item> make_items(const Task& task, const RequestOptions& options) {
   const Documents documents = read_documents(task, task.split());
-  ItemMaker maker(task, options);
+  check_words(task, documents[0]);
+  ItemMaker maker(task, options, documents[0]);
   std::vector<Item> items;
   for (const Document& document : documents) {
     if (options.limit > 0 && static_cast<int64_t>(items.size()) == options.limit) break;

@@ -8,6 +8,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/nearest.h"
 #include "pentatron/base/text.h"
 #include "pentatron/base/white_space.h"
 #include "pentatron/data/regex.h"
@@ -116,8 +117,9 @@ std::vector<std::string> right_texts(const Item& item) {
     if (!item.choices.empty()) {
       const int64_t number = choice_number(target, item.choices);
       if (number < 0)
-        raise<DataError>("doc_to_target gives {}, which is not one of the {} choices",
-                         target.dump(), item.choices.size());
+        raise<DataError>("doc_to_target gives {}, which is not one of the {} choices\n  try: the "
+                         "text of a choice, or its number from 0 to {}",
+                         target.dump(), item.choices.size(), item.choices.size() - 1);
       return item.choices[static_cast<size_t>(number)];
     }
     return to_text(target);
@@ -309,14 +311,27 @@ void check_targets(const Task& task, const std::vector<Item>& items) {
       if (!item.target.is_array()) classes.insert(choice_number(item.target, item.choices));
     if (classes.size() > 2) check_classes(task, classes);
   }
+  for (size_t i = 0; i < items.size(); ++i)
+    if (items[i].target.is_null())
+      raise<DataError>("document {} of task {}: doc_to_target gives null\n  try: documents that "
+                       "each have a target",
+                       i, task.name);
   if (std::ranges::any_of(items, has_target)) return;
+  const Item& first = items[0];
+  const std::optional<std::string> word = task.fields.target.word();
   std::vector<std::string> columns;
-  for (const auto& [name, value] : items[0].document.items()) columns.push_back(name);
-  raise<DataError>(
-      "task {}: doc_to_target gives {} for the first document, and no document has a "
-      "target that is one of its choices\n  try: doc_to_target with one of the columns "
-      "{}",
-      task.name, excerpt(items[0].target.dump()), fmt::join(columns, ", "));
+  for (const auto& [name, value] : first.document.items()) columns.push_back(name);
+  if (word && !first.document.contains(*word)) {
+    const std::string near = nearest(*word, columns);
+    raise<DataError>("task {}: doc_to_target: {} is neither a column nor a choice\n  try: "
+                     "doc_to_target: {}",
+                     task.name, *word,
+                     near.empty() ? fmt::format("one of {}", fmt::join(columns, ", ")) : near);
+  }
+  raise<DataError>("task {}: the target of the first document is {}, and no document has a target "
+                   "that is one of its choices\n  try: the text of a choice, or its number from 0 "
+                   "to {}",
+                   task.name, excerpt(first.target.dump()), first.choices.size() - 1);
 }
 
 namespace {
@@ -358,7 +373,7 @@ std::vector<TaskScores> score_groups(const std::vector<Group>& groups,
     TaskScores result{.task = group.name, .alias = group.alias, .scores = {}, .is_group = true};
     for (const TaskScores* task : own) result.samples += task->samples;
     for (const GroupMetric& metric : metrics_of(group, own)) {
-      double sum = 0, weights = 0, pooled = 0, samples = 0, count = 0;
+      double sum = 0, weights = 0, pooled = 0, plain = 0, samples = 0, count = 0;
       bool known = true, higher = true;
       for (const TaskScores* task : own) {
         const auto found = std::ranges::find_if(task->scores, [&](const Score& s) {
@@ -375,9 +390,11 @@ std::vector<TaskScores> score_groups(const std::vector<Group>& groups,
         known = known && found->stderr_.has_value();
         const double error = found->stderr_.value_or(0);
         pooled += (n - 1) * error * error * n;
+        plain += error * error;
       }
       if (count == 0) continue;
-      const double error = std::sqrt(pooled / (samples - count) / samples); // also without weights
+      const double error = metric.weight_by_size ? std::sqrt(pooled / (samples - count) / samples)
+                                                 : std::sqrt(plain) / count;
       result.scores.push_back(
           {.metric = metric.metric,
            .filter = metric.filter,

@@ -55,8 +55,12 @@ std::string filtered(const FilterSpec& filter, const std::string& text, const Do
 TaskScores score_items(const Task& task, const std::vector<Item>& items,
                        const std::vector<std::vector<Answer>>& answers, int64_t bootstrap_iters);
 
-/// Throws DataError for multiple choice where the target of no document is one of its choices: then
-/// doc_to_target names something else; and for f1 of more than two labels.
+/// Throws DataError for documents without the choices that multi_choice_regex reads.
+void check_filters(const Task& task, const std::vector<Item>& items);
+
+/// Throws DataError for multiple choice where a document has no target, or the target of no
+/// document is one of its choices: then doc_to_target names something else; and for f1 of more than
+/// two labels.
 void check_targets(const Task& task, const std::vector<Item>& items);
 
 /// The scores of the groups, from those of their members.
