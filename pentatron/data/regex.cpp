@@ -21,20 +21,40 @@ std::string message_of(int code) {
   return reinterpret_cast<const char*>(text);
 }
 
-/// \Z means what PCRE2 calls \z.
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+/// Whether {,n} begins there, which is {0,n} for Python, and text for PCRE2.
+bool open_repeat(std::string_view pattern, size_t at) {
+  if (!pattern.substr(at).starts_with("{,")) return false;
+  size_t end = at + 2;
+  while (end < pattern.size() && is_digit(pattern[end])) ++end;
+  return end < pattern.size() && pattern[end] == '}';
+}
+
+/// The pattern for PCRE2, whose \z is Python's \Z.
 std::string translated(std::string_view pattern) {
   std::string out;
+  bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
+    if (!in_class && open_repeat(pattern, i)) {
+      out += "{0";
+      continue;
+    }
     out += pattern[i];
+    if (in_class && pattern[i] == ']') {
+      in_class = false;
+    } else if (!in_class && pattern[i] == '[') { // in which a "]" at the beginning is one of it
+      in_class = true;
+      if (i + 1 < pattern.size() && pattern[i + 1] == '^') out += pattern[++i];
+      if (i + 1 < pattern.size() && pattern[i + 1] == ']') out += pattern[++i];
+    }
     if (pattern[i] != '\\' || i + 1 == pattern.size()) continue;
     ++i;
     out += pattern[i] == 'Z' ? 'z' : pattern[i];
   }
   return out;
-}
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
 }
 
 } // namespace

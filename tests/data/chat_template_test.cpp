@@ -39,6 +39,13 @@ TEST(ChatTemplate, FiltersAndFormatsAreThoseOfJinja) {
     EXPECT_EQ(text_of_template(one[0], cases["variables"]), one[1]) << one[0];
 }
 
+/// As repr() of Python 3.11.
+TEST(ChatTemplate, ListsShowWhatCannotBePrinted) {
+  const std::string text = "a\u00a0b\u200b\u00ad\x01\ufeff\U000e0001 é😀\x7f\u2028'";
+  EXPECT_EQ(text_of_template("{{ [t] }}", {{"t", text}}),
+            R"(["a\xa0b\u200b\xad\x01\ufeff\U000e0001 é😀\x7f\u2028'"])");
+}
+
 TEST(ChatTemplate, NoArgumentIsIgnored) {
   for (const auto& [source, why] : std::vector<std::pair<std::string, const char*>>{
            {"{{ 1.5|round(digits=1) }}", "the filter 'round' has no supported argument 'digits'\n  "

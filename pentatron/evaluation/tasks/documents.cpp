@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <set>
 #include <span>
 
@@ -158,6 +159,32 @@ void read_field(const std::string& field, const fs::path& path, Documents& docum
   }
 }
 
+} // namespace
+
+void unite_numbers(const std::vector<Document*>& values) {
+  std::vector<Document*> integers, items;
+  std::map<std::string, std::vector<Document*>> members;
+  bool floats = false, others = false;
+  for (Document* const value : values) {
+    if (value->is_number_integer())
+      integers.push_back(value);
+    else if (value->is_number_float())
+      floats = true;
+    else if (value->is_array())
+      for (Document& item : *value) items.push_back(&item);
+    else if (value->is_object())
+      for (auto& [name, member] : value->items()) members[name].push_back(&member);
+    else if (!value->is_null())
+      others = true;
+  }
+  if (floats && !others && items.empty() && members.empty())
+    for (Document* const value : integers) *value = value->get<double>();
+  if (!items.empty()) unite_numbers(items);
+  for (const auto& [name, all] : members) unite_numbers(all);
+}
+
+namespace {
+
 /// Fields that some documents lack are null there.
 void complete(Documents& documents) {
   std::vector<std::string> keys;
@@ -210,6 +237,11 @@ Documents read_documents(const Task& task, const std::string& split) {
     raise<DataError>("{} of task {} (split {}) has no documents\n  try: a file with documents",
                      files->second.front().string(), task.name, split);
   if (task.data.format == DataFormat::kCsv && !task.data.cells_as_text) infer_cell_types(documents);
+  if (task.data.format == DataFormat::kJson) {
+    std::vector<Document*> all;
+    for (Document& document : documents) all.push_back(&document);
+    unite_numbers(all);
+  }
   if (const auto labels = task.data.labels.find(split); labels != task.data.labels.end()) {
     require(task, split, labels->second);
     add_labels(labels->second, documents);

@@ -17,6 +17,11 @@ Document number_or_null(double value) {
   return std::isfinite(value) ? Document(value) : Document(nullptr);
 }
 
+/// A perplexity may be huge.
+std::string shown(double value) {
+  return std::abs(value) < 1e9 ? fmt::format("{:.4f}", value) : fmt::format("{:.4e}", value);
+}
+
 } // namespace
 
 std::string score_table(const std::vector<TaskScores>& results) {
@@ -25,8 +30,8 @@ std::string score_table(const std::vector<TaskScores>& results) {
     std::string name = task.task;
     for (const Score& score : task.scores) {
       rows.push_back({name, score.filter, task.is_group ? "" : fmt::format("{}", task.num_fewshot),
-                      score.metric, fmt::format("{:.4f}", score.value),
-                      score.stderr_ ? fmt::format("{:.4f}", *score.stderr_) : "-"});
+                      score.metric, shown(score.value),
+                      score.stderr_ ? shown(*score.stderr_) : "-"});
       name.clear();
     }
   }

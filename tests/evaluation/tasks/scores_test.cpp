@@ -54,6 +54,21 @@ TEST(Csv, CellsAreWhatAllOfTheirColumnAre) {
   }
 }
 
+/// As datasets.load_dataset("json") of datasets 4.
+TEST(Json, NumbersOfAColumnHaveOneType) {
+  Documents rows = {
+      Document::parse(R"({"a":2,"b":1,"c":[1,2.5],"d":{"x":1},"e":1,"f":null,"g":[]})"),
+      Document::parse(R"({"a":0.5,"b":2,"c":[3,4],"d":{"x":2.5},"e":"1","f":2,"g":[1]})"),
+      Document::parse(R"({"a":-3,"b":3,"c":[],"d":{"x":3},"e":1.5,"f":1.5,"g":[2]})")};
+  std::vector<Document*> all;
+  for (Document& row : rows) all.push_back(&row);
+  unite_numbers(all);
+  EXPECT_EQ(rows[0].dump(), R"({"a":2.0,"b":1,"c":[1.0,2.5],"d":{"x":1.0},"e":1,"f":null,"g":[]})");
+  EXPECT_EQ(rows[1].dump(),
+            R"({"a":0.5,"b":2,"c":[3.0,4.0],"d":{"x":2.5},"e":"1","f":2.0,"g":[1]})");
+  EXPECT_EQ(rows[2].dump(), R"({"a":-3.0,"b":3,"c":[],"d":{"x":3.0},"e":1.5,"f":1.5,"g":[2]})");
+}
+
 TEST(PythonRandom, GivesTheNumbersOfPython) {
   PythonRandom zero(0);
   EXPECT_EQ(zero.real(), 0.8444218515250481);
@@ -74,6 +89,9 @@ TEST(Regex, FindsAndReplacesAsPython) {
   EXPECT_EQ(data::Regex("x*").replace("abxd", "-"), "-a-b--d-"); // as CPython 3.7 and later
   EXPECT_EQ(data::Regex("\\(\\s*(.*?)\\s*\\)").replace("( é ) (b)", "<\\1>"), "<é> <b>");
   EXPECT_EQ(data::Regex("a").replace("aaa", "b", 2), "bba");
+  EXPECT_EQ(data::Regex("x{,2}y").replace("xxxy xy y", "-"), "x- - -");
+  EXPECT_EQ(data::Regex("x{,}y[{,2}]\\{,2}").replace("xxy2{,2}z", "-"), "-z");
+  EXPECT_EQ(data::Regex("[]{,1}]+").replace("a{]1}b", "-"), "a-b");
   EXPECT_THROW(data::Regex("("), DataError);
   EXPECT_THROW(data::Regex("a").replace("a", "\\2"), DataError);
 }

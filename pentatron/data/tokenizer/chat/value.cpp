@@ -33,22 +33,46 @@ std::string real_text(double d) {
   return fmt::format("{}", d);
 }
 
+/// str.isprintable of Python.
+bool is_printable(char32_t c) {
+  if (c < 0x7f) return c >= ' ';
+  switch (char_tables().category[c]) {
+  case Category::kCn:
+  case Category::kCc:
+  case Category::kCf:
+  case Category::kCo:
+  case Category::kCs:
+  case Category::kZl:
+  case Category::kZp:
+  case Category::kZs:
+    return false;
+  default:
+    return true;
+  }
+}
+
+/// A string as Python prints it within a list.
 std::string quoted(const std::string& text) {
   const char quote =
       text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);
-  for (const char c : text) {
+  for_each_code_point(text, [&](char32_t c) {
+    const auto number = static_cast<uint32_t>(c);
     if (c == '\n')
       out += "\\n";
     else if (c == '\t')
       out += "\\t";
     else if (c == '\r')
       out += "\\r";
+    else if (!is_printable(c))
+      out += c < 0x100     ? fmt::format("\\x{:02x}", number)
+             : c < 0x10000 ? fmt::format("\\u{:04x}", number)
+                           : fmt::format("\\U{:08x}", number);
     else {
-      if (c == quote || c == '\\') out += '\\';
-      out += c;
+      if (c == static_cast<char32_t>(quote) || c == '\\') out += '\\';
+      append_utf8(out, c);
     }
-  }
+  });
   return out + quote;
 }
 
