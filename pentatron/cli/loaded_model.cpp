@@ -17,6 +17,7 @@
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/read_model.h"
 #include "pentatron/cli/commands.h"
+#include "pentatron/cli/named_adapters.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/objectives/objective_tokenizer.h"
 #include "pentatron/data/sft/chat_text.h"
@@ -103,6 +104,10 @@ trainer::Precision precision_of(SafeDtype dtype) {
 }
 
 std::string with_adapter(const std::string& model, const std::string& adapter) {
+  if (names_adapter(adapter))
+    raise<ConfigError>("--adapter {} has a name, which only generate and serve take\n  try: "
+                       "--adapter {}",
+                       adapter, shell_word(adapter.substr(adapter.find('=') + 1)));
   return adapter.empty() ? model : fmt::format("{}{}{}", model, checkpoint::kWithAdapter, adapter);
 }
 

@@ -29,8 +29,9 @@ NamedAdapters read_named_adapters(const std::vector<std::string>& texts, const O
     const size_t equals = text.find('=');
     const std::string own = text.substr(0, equals), folder = text.substr(equals + 1);
     if (std::ranges::find(all.names, own) != all.names.end())
-      raise<ConfigError>("--adapter {} has the name of another model\n  try: --adapter {}-2={}",
-                         text, own, folder);
+      raise<ConfigError>(
+          "--adapter {} has the name of the model or of another adapter\n  try: --adapter {}-2={}",
+          text, own, folder);
     all.names.push_back(own);
     all.adapters.push_back(naming(
         "--adapter ", folder, [&] { return checkpoint::read_adapter(folder, *model.source); },

@@ -253,7 +253,7 @@ void add_serve(CLI::App& program, Action& chosen) {
   verb->add_option("--adapter", arguments->adapters,
                    "NAME=DIR: adapter to serve as an additional model with this name; DIR is a "
                    "Hugging Face PEFT folder, or the checkpoint folder of a run with "
-                   "peft.type=lora; repeat the option for several adapters")
+                   "peft.type; repeat the option for several adapters")
       ->allow_extra_args(false);
   verb->add_option("--name", arguments->name,
                    "name of the model in requests; default: the name of its folder or file");

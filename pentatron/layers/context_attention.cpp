@@ -516,7 +516,7 @@ at::Tensor context_attention(const AttentionOperands& x, const CoreAttentionOpti
 }
 
 bool latents_travel(const LatentKeys& keys, const parallel::ContextWay& way) {
-  return way.heads.size() == 1 && way.blocks.size() > 1 &&
+  return way.heads.size() == 1 && way.blocks.size() > 1 && !keys.adapted &&
          keys.latent_numbers() < keys.key_numbers();
 }
 

@@ -73,7 +73,8 @@ LatentAttention::LatentAttention(const nn::Scope& scope, const AttentionOptions&
             tp),
       core_(core_attention_options(scope, o, tp)), keys_{.weight = &kv_b_.weight(),
                                                          .sizes = sizes_,
-                                                         .heads = local_heads_} {}
+                                                         .heads = local_heads_,
+                                                         .adapted = kv_b_.adapted()} {}
 
 void LatentAttention::turn(const at::Tensor& out, const at::Tensor& x, const at::Tensor& positions,
                            bool back) const {

@@ -16,6 +16,7 @@ struct LatentKeys {
   nn::Param* weight = nullptr; ///< kv_b [n (p + e), r]
   LatentSizes sizes = {};
   int64_t heads = 0;
+  bool adapted = false; ///< the layer of the weight has an adapter, which make() would leave out
 
   int64_t key_size() const { return sizes.plain_size + sizes.rotary_size; }
   int64_t value_size() const { return sizes.value_size; }

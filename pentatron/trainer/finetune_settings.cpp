@@ -304,10 +304,14 @@ void choose_lengths(Settings& settings, const FinetuneRequest& request, const Co
 void check_generates(const FinetuneRequest& request, const Settings& settings) {
   const auto load = std::ranges::find(settings.chosen(), "checkpoint.load", &ChosenSetting::key);
   const models::ModelConfig model = checkpoint::open_model(load->value)->config();
-  if (models::model_spec(model).generates != models::Generates::kContinuation)
+  const models::Generates generates = models::model_spec(model).generates;
+  if (generates != models::Generates::kContinuation)
     raise<ConfigError>("{} has model.type={}, but finetune only trains models that continue a "
-                       "text\n  try: pentatron train",
-                       request.model, config::to_string(model.type));
+                       "text\n  try: pentatron train --hf {} dataset.type={} dataset.path={} "
+                       "train.seq_length=128 checkpoint.save={}",
+                       request.model, config::to_string(model.type), shell_word(request.model),
+                       generates == models::Generates::kAnswer ? "sft" : "classification",
+                       shell_word(request.data), shell_word(request.out));
 }
 
 } // namespace

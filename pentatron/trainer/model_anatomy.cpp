@@ -62,6 +62,13 @@ double saved_by_adapter(const nn::Param& param, const models::ModelConfig& model
   return 0;
 }
 
+/// Whether the layer that makes keys of latents has an adapter anywhere.
+bool adapts_latent_keys(const Config& run) {
+  if (!run.peft.on() || !run.model.multi_latent_attention) return false;
+  return std::ranges::any_of(plan_adapters(run)->weights,
+                             [](const auto& one) { return one.first.ends_with(".kv_b.weight"); });
+}
+
 /// Whether context ranks pass on or gather keys in all layers.
 bool keys_travel(const parallelize::ParallelConfig& parallel) {
   using parallel::ContextComm;
@@ -123,6 +130,7 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   lengths.back() = std::max(
       int64_t{1}, static_cast<int64_t>(static_cast<double>(tokens) * targets_by_token(run)));
   std::vector<nn::LayerShape> shapes = models::stream_shapes(spec, 1, lengths);
+  const bool travel = keys_travel(run.parallel) && !adapts_latent_keys(run);
   for (nn::LayerShape& shape : shapes) {
     shape.element_bytes = static_cast<int64_t>(types.element);
     shape.acc_bytes = static_cast<int64_t>(types.acc);
@@ -132,7 +140,7 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
     shape.etp = where.at("etp").size;
     shape.gathers_tokens =
         run.parallel.moe_token_dispatcher_type == parallel::DispatchKind::kAllGather;
-    shape.keys_travel = keys_travel(run.parallel);
+    shape.keys_travel = travel;
   }
   const auto by_token = [&](int64_t bytes) {
     return static_cast<double>(bytes) / static_cast<double>(tokens);

@@ -28,9 +28,6 @@ void check_samples(const Config& config, config::Violations& violations) {
   if (type == DatasetType::kBatches || type == DatasetType::kMock)
     return add(fmt::format("needs a tokenizer, but dataset.type={} contains only token ids",
                            config::to_string(type)));
-  if (config.peft.on() && config.model.multi_latent_attention)
-    add(fmt::format("is not supported with peft.type={} and latent attention",
-                    config::to_string(config.peft.type)));
 }
 
 RunSamples::RunSamples(const Config& config, const data::Tokenizer& tokenizer)

@@ -173,6 +173,12 @@ TEST_F(ExampleTest, FunctionCallsAndObservationsAreToolCallsAndTheirResults) {
               HasSubstr("from bard, not from human, gpt, system, tool, function_call or"));
 }
 
+TEST_F(ExampleTest, AlpacaJoinsPartsThatHaveText) {
+  EXPECT_EQ(text(R"({"instruction": "Q", "input": "I", "output": "A"})"), "u:Q\n\nI.a:A.");
+  EXPECT_EQ(text(R"({"instruction": "Q", "input": "", "output": "A"})"), "u:Q.a:A.");
+  EXPECT_EQ(text(R"({"instruction": "", "input": "I", "output": "A"})"), "u:I.a:A.");
+}
+
 TEST_F(ExampleTest, AlpacaMayHaveSystemHistoryAndTools) {
   const std::string last = R"("instruction": "Q", "input": "I", "output": "A"})";
   EXPECT_EQ(text(R"({"system": "be", "history": [["P", "O"], ["N", "M"]], )" + last),

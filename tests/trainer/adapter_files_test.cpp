@@ -58,6 +58,25 @@ TEST_F(AdapterRun, PatternsOfOtherModulesMeanNothing) {
     EXPECT_EQ(after.modules[i].scale, before.modules[i].scale);
 }
 
+/// As in peft, the first key in the file that matches counts, whatever comes later.
+TEST_F(AdapterRun, TheFirstPatternInTheFileCounts) {
+  const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
+  fs::copy(data / "peft_curves/llama", adapter);
+  const auto model = checkpoint::open_model((data / "hf_tiny/llama").string());
+  std::string text = read_json(adapter / "adapter_config.json").dump();
+  const std::string none = R"("alpha_pattern":{})";
+  const size_t at = text.find(none);
+  ASSERT_NE(at, std::string::npos);
+  fs::remove(adapter / "adapter_config.json");
+  std::ofstream(adapter / "adapter_config.json")
+      << text.replace(at, none.size(), R"("alpha_pattern":{"v_proj":4,"(q|v)_proj":8,"q_proj":2})");
+  for (const checkpoint::AdaptedModule& one : checkpoint::read_adapter(adapter, *model).modules) {
+    const std::string& name = one.module.hf;
+    const double alpha = name.ends_with("v_proj") ? 4 : name.ends_with("q_proj") ? 8 : one.alpha;
+    EXPECT_EQ(one.alpha, alpha) << name;
+  }
+}
+
 /// Sequence classification saves [classifier, score], of which a model has one at most.
 TEST_F(AdapterRun, ModulesToSaveAreCompleteInTheFile) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";

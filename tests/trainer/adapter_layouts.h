@@ -102,6 +102,8 @@ inline std::vector<Layout> adapter_layouts() {
        tp + "2" + sp + pp + "2" + vp + "2" + schedule + "interleaved" + zero + "1", true},
       {"dora_zero3_recompute", "dora", 2, zero + "3" + recompute, true},
       {"lora_latents_moe_tp2_sp_ep2", "lora_latents_moe", 4, tp + "2" + sp + ep + "2", true},
+      // Keys are made of latents where the adapter is, and travel in their place.
+      {"lora_latents_moe_cp2", "lora_latents_moe", 2, cp + "2", true},
       {"lora_experts_tp2_sp_ep2_etp2", "lora_experts", 4, tp + "2" + sp + ep + "2", true},
       {"lora_experts_ep4_pp2_zb_h1_zero3", "lora_experts", 8,
        ep + "4" + pp + "2" + schedule + "zb_h1" + zero + "3", true},

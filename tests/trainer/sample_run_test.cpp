@@ -66,6 +66,34 @@ TEST_F(SampleRun, IsTheSameInEveryLayout) {
     EXPECT_EQ(run(keys, ranks), alone) << fmt::format("{}", fmt::join(keys, " "));
 }
 
+/// Cached latents are multiplied with the weight that has the adapter.
+TEST_F(SampleRun, AdaptersOfLatentsWriteWhatTheMergedModelWrites) {
+  for (const char* type : {"lora", "dora"}) {
+    const std::string folder = scratch_ / fmt::format("{}/checkpoints", type);
+    std::vector<std::string> keys = {"model.multi_latent_attention=true",
+                                     "model.kv_lora_rank=16",
+                                     "model.qk_head_dim=8",
+                                     "model.qk_pos_emb_head_dim=4",
+                                     "model.v_head_dim=8",
+                                     "model.position_embedding_type=rope",
+                                     "logger.sample_temperature=0",
+                                     "train.train_iters=6"};
+    const std::vector<Json> plain = run(keys);
+    keys.insert(keys.end(), {"checkpoint.save=" + (scratch_ / "base"), "checkpoint.load=auto"});
+    run(keys);
+    keys.resize(keys.size() - 2);
+    keys.insert(keys.end(), {"checkpoint.load=" + (scratch_ / "base"), "checkpoint.finetune=true",
+                             "checkpoint.save=" + folder, fmt::format("peft.type={}", type),
+                             "peft.target_modules=[kv_b]", "optimizer.lr=0.3"});
+    const std::vector<Json> adapted = run(keys);
+    EXPECT_NE(adapted, plain) << type;
+    keys.resize(keys.size() - 6);
+    keys.insert(keys.end(), {"checkpoint.load=" + folder, "checkpoint.finetune=true",
+                             "optimizer.lr=1e-30", "optimizer.min_lr=0"});
+    EXPECT_EQ(run(keys), adapted) << type;
+  }
+}
+
 TEST_F(SampleRun, WrongPromptsAreErrorsBeforeTheFirstStep) {
   EXPECT_THAT(test::error_of([&] { run({R"(logger.sample_prompts=["{\"a\": 1}"])"}); }),
               HasSubstr("which is not an example"));

@@ -173,6 +173,8 @@ CASES = TASK_CASES + [
      f"c['exclude_modules'] = ['x']; c['target_parameters'] = ['mlp.experts']; json.dump(c, open(f, 'w'))\"; {ADAPTED}adapted/adapter", {
          "a list of names": "python3 -c \"import json; f = 'adapted/adapter/adapter_config.json'; c = json.load(open(f)); "
          f"c['exclude_modules'] = c['target_parameters'] = None; json.dump(c, open(f, 'w'))\"; {ADAPTED}adapted/adapter"}),
+    ("an adapter with a name", ADAPTED + "a=adapted", {}),
+    ("a run's folder as an adapter of PEFT", ADAPTED_RUN.replace("adapted/adapter", "adapted"), {"adapted/adapter": ADAPTED_RUN}),
     ("no adapter", ADAPTED + "nothing_in_it", {"save_pretrained": ADAPTED + "adapted/adapter"}),
     ("no folder of an adapter", ADAPTED + "nowhere", {"the folder of an adapter": ADAPTED + "adapted/adapter"}),
     ("an adapter to train that has another rank", "sed -i 's/\"r\": [0-9]*/\"r\": 0/' adapted/adapter/adapter_config.json; " + ADAPTED_RUN, {
@@ -189,7 +191,8 @@ CASES = TASK_CASES + [
     ("a pickled adapter", "mv adapted/adapter/adapter_model.safetensors adapted/adapter/adapter_model.bin; " + ADAPTED + "adapted/adapter", {
         "save_pretrained": ADAPTED + "adapted/adapter"}),
     ("a whole model as an adapter", ADAPTED + "limited", {"without --adapter": "pentatron evaluate limited --batches $DATA/hf_tiny/gpt_oss/expected.safetensors"}),
-    ("an adapter of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted/adapter", {"that it was trained for": ADAPTED + "adapted/adapter"}),
+    ("an adapter of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted/adapter", {
+        "that it was trained for": ADAPTED + "adapted/adapter", "an adapter of these modules": ADAPTED + "adapted/adapter"}),
     ("a checkpoint of adapters of another model", ADAPTED.replace("hf_tiny/llama --", "hf_tiny/gpt2 --") + "adapted", {"the model that the run started from": ADAPTED + "adapted"}),
     ("adapters beside initial weights", "pentatron generate beside --tokens 1,2 --max-new-tokens 2", {
         "a run with checkpoint.load": "pentatron generate adapted --tokens 1,2 --max-new-tokens 2"}),
@@ -766,6 +769,7 @@ ELSEWHERE = [
     (r"^data/tokenizer/chat/(list_filters|number_filters|signatures)", "a model's template: ChatTemplate of chat_template_test.cpp"),
     (r"^data/sft/taught_text", "an example of a file: SftTest of sft_test.cpp"),
     (r"^data/sft/read_example", "an example of a file: ExampleTest of read_example_test.cpp"),
+    (r"locate_answers.cpp: .*with a message of the user", "an example of a file: ChatText of chat_text_test.cpp"),
     (r"chat/interpreter.cpp: .*prints a date", "a model's template: ChatTemplate of chat_template_test.cpp"),
     (r"sft_dataset.cpp: .*tools or tool calls, which", "a warning: TaughtTexts of sft_test.cpp"),
     (r"cli/train.cpp: .*a run that started from", "a run: UserData of user_data_test.cpp"),

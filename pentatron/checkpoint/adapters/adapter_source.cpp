@@ -328,8 +328,9 @@ Adapter read_adapter(const fs::path& where, ModelSource& base) {
   Adapter adapter = adapter_parts(settings, base.config(), base.facts().family, violations, "");
   if (!violations.empty())
     raise<CheckpointError>(
-        "{} is not an adapter for {}: {}\n  try: the model that it was trained for", where.string(),
-        base.facts().path.string(), violations.list().front().cause);
+        "{} is not an adapter for {}: {}\n  try: the model that it was trained for, or an adapter "
+        "of these modules",
+        where.string(), base.facts().path.string(), violations.list().front().cause);
   adapter.origin.folder = where;
   for (const AdaptedModule& one : adapter.modules)
     if (one.rank < 1 || !std::isfinite(one.scale))

@@ -4,7 +4,7 @@
 #include <pcre2.h>
 
 #include <algorithm>
-#include <cmath>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,6 +23,8 @@
 namespace pentatron::checkpoint {
 
 namespace fs = std::filesystem;
+
+using OrderedJson = nlohmann::ordered_json;
 
 SafetensorsFile open_peft_tensors(const fs::path& folder) {
   const fs::path file = folder / kPeftTensors;
@@ -197,30 +199,38 @@ std::vector<PatternName> names_in(const fs::path& folder,
 }
 
 /// {"q_proj": 8} as ["q_proj=8"]; a regular expression as the names in the file that it matches.
-/// What matches no module of the adapter means nothing, as for PEFT.
-std::vector<std::string> pattern_of(const Json& json, const char* key, const fs::path& folder,
-                                    const std::string& where) {
-  std::vector<std::string> entries;
+/// What matches no module of the adapter means nothing, and of several that match one the first in
+/// the file counts, as for PEFT.
+std::vector<std::string> pattern_of(const OrderedJson& json, const char* key,
+                                    const std::vector<std::string>& parameters,
+                                    const fs::path& folder, const std::string& where) {
   const auto found = json.find(key);
-  if (found == json.end() || found->is_null()) return entries;
+  if (found == json.end() || found->is_null()) return {};
   if (!found->is_object()) raise<DataError>("{}: {} is not an object", where, key);
-  const auto parameters =
-      json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where);
   const std::vector<PatternName> names =
       found->empty() ? std::vector<PatternName>() : names_in(folder, parameters);
-  const bool by_module =
+  const auto entry = [](const std::string& name, const OrderedJson& value) {
+    return fmt::format("{}={}", name, value.get<double>());
+  };
+  std::map<std::string, std::string> of_module; // their entries
+  std::vector<std::string> written;             // as they are in the file
+  bool plain =
       std::ranges::all_of(names, [](const PatternName& name) { return name.key == name.module; });
   for (const auto& [name, value] : found->items()) {
     if (!value.is_number()) raise<DataError>("{}: {} of {} is not a number", where, key, name);
     const ModulePattern pattern(name, fmt::format("{}: {}", where, key));
-    std::vector<std::string> matched;
-    for (const PatternName& one : names)
-      if (pattern.matches(one.key)) matched.push_back(one.module);
-    if (!matched.empty() && by_module && name.find_first_of(kSpecial) == std::string::npos)
-      matched = {name};
-    for (const std::string& module : matched)
-      entries.push_back(fmt::format("{}={}", module, value.get<double>()));
+    bool matches = false;
+    for (const PatternName& one : names) {
+      if (!pattern.matches(one.key)) continue;
+      matches = true;
+      plain = of_module.emplace(one.module, entry(one.module, value)).second && plain;
+    }
+    if (matches) written.push_back(entry(name, value));
+    plain = plain && (!matches || name.find_first_of(kSpecial) == std::string::npos);
   }
+  if (plain) return written;
+  std::vector<std::string> entries;
+  for (const auto& [module, text] : of_module) entries.push_back(text);
   return entries;
 }
 
@@ -255,10 +265,13 @@ std::vector<std::string> targets_of(const Json& json, const fs::path& folder,
 AdapterSettings read_peft_settings(const fs::path& folder) {
   const fs::path file = folder / kPeftConfig;
   std::error_code error;
+  const fs::path exported = folder / "adapter"; // of a run
   if (!fs::exists(file, error))
-    raise<DataError>("{} contains no {}, so it is not an adapter\n  try: a folder that "
-                     "save_pretrained() of peft has written",
-                     folder.string(), kPeftConfig);
+    raise<DataError>("{} contains no {}, so it is not an adapter\n  try: {}", folder.string(),
+                     kPeftConfig,
+                     fs::exists(exported / kPeftConfig, error)
+                         ? exported.string()
+                         : "a folder that save_pretrained() of peft has written");
   const std::string where = file.string();
   const Json json = read_json(file);
   if (!json.is_object()) raise<DataError>("{} is not an object", where);
@@ -278,17 +291,21 @@ AdapterSettings read_peft_settings(const fs::path& folder) {
   if (!refused.empty())
     raise<ConfigError>("{} uses {}, which is not supported\n  try: an adapter without {}", where,
                        fmt::join(refused, ", "), refused.size() == 1 ? "it" : "them");
-  AdapterSettings settings{.type = json_get_or<bool>(json, "use_dora", false, where)
-                                       ? AdapterType::kDora
-                                       : AdapterType::kLora,
-                           .r = json_get<int64_t>(json, "r", where),
-                           .alpha = json_get<double>(json, "lora_alpha", where),
-                           .dropout = json_get_or<double>(json, "lora_dropout", 0, where),
-                           .target_modules = targets_of(json, folder, where),
-                           .modules_to_save = saved_modules(json, folder, where),
-                           .use_rslora = json_get_or<bool>(json, "use_rslora", false, where),
-                           .rank_pattern = pattern_of(json, "rank_pattern", folder, where),
-                           .alpha_pattern = pattern_of(json, "alpha_pattern", folder, where)};
+  // In the order of the file.
+  const OrderedJson ordered = OrderedJson::parse(std::ifstream(file));
+  const auto parameters =
+      json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where);
+  AdapterSettings settings{
+      .type = json_get_or<bool>(json, "use_dora", false, where) ? AdapterType::kDora
+                                                                : AdapterType::kLora,
+      .r = json_get<int64_t>(json, "r", where),
+      .alpha = json_get<double>(json, "lora_alpha", where),
+      .dropout = json_get_or<double>(json, "lora_dropout", 0, where),
+      .target_modules = targets_of(json, folder, where),
+      .modules_to_save = saved_modules(json, folder, where),
+      .use_rslora = json_get_or<bool>(json, "use_rslora", false, where),
+      .rank_pattern = pattern_of(ordered, "rank_pattern", parameters, folder, where),
+      .alpha_pattern = pattern_of(ordered, "alpha_pattern", parameters, folder, where)};
   return settings;
 }
 

@@ -120,6 +120,7 @@ class Locator {
   std::vector<TextSpan> answers() {
     std::vector<TextSpan> answers;
     OrderedJson before = OrderedJson::array();
+    const auto is_of_user = [](const OrderedJson& message) { return message["role"] == "user"; };
     for (size_t i = 0; i < messages_.size(); ++i) {
       if (messages_[i]["role"] == "assistant") {
         std::optional<TextSpan> found = by_difference(before, i);
@@ -127,8 +128,12 @@ class Locator {
         if (!found) found = by_words(before, i);
         if (!found || found->begin < done_)
           raise<DataError>("the chat template changes earlier text when a message is added, and "
-                           "the answer in message {} cannot be located",
-                           i + 1);
+                           "the answer in message {} cannot be located{}",
+                           i + 1,
+                           std::ranges::any_of(before, is_of_user)
+                               ? ""
+                               : "\n  try: conversations with a message of the user before the "
+                                 "first answer");
         answers.push_back(*found);
         done_ = found->end;
       }

@@ -249,8 +249,8 @@ Example example_of_instruction(const Members& members, const std::string& instru
     return example;
   }
   OrderedJson messages = members.history();
-  messages.push_back(
-      {{"role", "user"}, {"content", input.empty() ? instruction : instruction + "\n\n" + input}});
+  const char* const between = instruction.empty() || input.empty() ? "" : "\n\n";
+  messages.push_back({{"role", "user"}, {"content", instruction + between + input}});
   if (output) messages.push_back({{"role", "assistant"}, {"content", *output}});
   example = conversation(members);
   add_messages(messages, example);

@@ -95,7 +95,8 @@ at::Tensor ColumnParallelLinear::weight_of(int64_t variant) const {
   const LinearAdapter* const adapter = variant == 0 || variants_.empty()
                                            ? nullptr
                                            : variants_[static_cast<size_t>(variant - 1)].get();
-  return adapter == nullptr ? weight_->dense_value() : adapter->merged(*weight_);
+  if (adapter != nullptr) return adapter->merged(*weight_);
+  return adapted() ? adapter_->trained(*weight_) : weight_->dense_value();
 }
 
 at::Tensor ColumnParallelLinear::without_variants(const at::Tensor& x,

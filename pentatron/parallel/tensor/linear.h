@@ -39,6 +39,8 @@ class ColumnParallelLinear {
   /// (0: none) multiply with.
   nn::Param& weight() const { return *weight_; }
   at::Tensor weight_of(int64_t variant) const;
+  /// Whether it trains an adapter, which weight() lacks and weight_of(0) has.
+  bool adapted() const { return adapter_ != nullptr; }
 
  private:
   at::Tensor without_variants(const at::Tensor& x, const nn::ForwardContext& ctx) const;

@@ -101,6 +101,16 @@ at::Tensor LinearAdapter::merged(const nn::Param& weight) const {
   return sum;
 }
 
+at::Tensor LinearAdapter::trained(const nn::Param& weight) const {
+  const at::Tensor sum = merged(weight);
+  if (dora_)
+    for (const Part& part : parts_) {
+      const at::Tensor norms = row_norms(part, weight).to(sum.scalar_type());
+      sum.narrow(0, part.first_row, part.rows).div_(norms.unsqueeze(1));
+    }
+  return sum;
+}
+
 LinearAdapter::LinearAdapter(const nn::Scope& scope, const nn::Param& weight,
                              const nn::AdapterPlan& plan, Split split, TensorParallel tp,
                              const std::string& name_end)

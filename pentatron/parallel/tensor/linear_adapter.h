@@ -62,6 +62,8 @@ class LinearAdapter {
                            int64_t begin, const nn::ForwardContext& ctx);
   /// The rank's weight with this variant merged into it, for products of another form.
   at::Tensor merged(const nn::Param& weight) const;
+  /// The same with an adapter that trains, whose magnitudes are m.
+  at::Tensor trained(const nn::Param& weight) const;
 
   /// The whole layer; `weight` and `bias` (or null) are frozen.
   at::Tensor forward(const at::Tensor& x, const nn::Param& weight, const nn::Param* bias,
