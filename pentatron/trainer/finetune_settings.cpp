@@ -307,14 +307,9 @@ void check_generates(const FinetuneRequest& request, const Settings& settings) {
   const models::Generates generates = models::model_spec(model).generates;
   if (generates != models::Generates::kContinuation)
     raise<ConfigError>("{} has model.type={}, but finetune only trains models that continue a "
-                       "text\n  try: pentatron train {}{} dataset.type={} dataset.path={} "
-                       "train.seq_length=128 checkpoint.save={}",
+                       "text\n  try: pentatron train with dataset.type={}",
                        request.model, config::to_string(model.type),
-                       is_run(request.model) ? "checkpoint.finetune=true checkpoint.load="
-                                             : "--hf ",
-                       shell_word(request.model),
-                       generates == models::Generates::kAnswer ? "sft" : "classification",
-                       shell_word(request.data), shell_word(request.out));
+                       generates == models::Generates::kAnswer ? "sft" : "classification");
 }
 
 } // namespace

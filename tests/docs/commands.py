@@ -36,6 +36,7 @@ PAGES = {
     "docs/huggingface.md": f"{MODEL}; cp -r DIR MODEL; mkdir held_out; {TEXT} | head -40 | tee held_out.txt > held_out/a.txt; head -5 text.jsonl > more.jsonl; "
                            "cp $SOURCE/tests/data/hf_tiny/llama/expected.safetensors batch.safetensors",
     "docs/generation.md": f"""{MODEL}; {TRAIN} checkpoint.save=runs/quickstart/checkpoints; cp -r DIR chat
+        for d in fr de; do pentatron train --hf DIR dataset.path=text.jsonl tokenizer.path=tokenizer.json peft.type=lora checkpoint.save=runs/$d; done
         sed -i '$ d' chat/tokenizer_config.json; sed -i '$ s/$/,/' chat/tokenizer_config.json
         echo '"chat_template": "{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"}}' >> chat/tokenizer_config.json
         pentatron convert chat SmolLM2-135M-Instruct.Q4_1.gguf --format gguf; printf 'One\\nTwo\\n' > prompts.txt

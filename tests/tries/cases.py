@@ -769,7 +769,7 @@ ELSEWHERE = [
     (r"^data/tokenizer/chat/(list_filters|number_filters|signatures)", "a model's template: ChatTemplate of chat_template_test.cpp"),
     (r"^data/sft/taught_text", "an example of a file: SftTest of sft_test.cpp"),
     (r"^data/sft/read_example", "an example of a file: ExampleTest of read_example_test.cpp"),
-    (r"locate_answers.cpp: .*with a message of the user", "an example of a file: ChatText of chat_text_test.cpp"),
+    (r"locate_answers.cpp: \n  try: conversations with a message", "an example of a file: ChatText of chat_text_test.cpp"),
     (r"chat/interpreter.cpp: .*prints a date", "a model's template: ChatTemplate of chat_template_test.cpp"),
     (r"sft_dataset.cpp: .*tools or tool calls, which", "a warning: TaughtTexts of sft_test.cpp"),
     (r"cli/train.cpp: .*a run that started from", "a run: UserData of user_data_test.cpp"),
