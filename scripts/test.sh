@@ -8,7 +8,7 @@
 #     examples  examples/bert.yaml and examples/t5.yaml to their end: better than guessing by a margin
 #     faults    broken set-ups; killed processes, torn files, full disks
 #     launchers the same run under mpirun, torchrun and srun (installs Slurm; 5 GB into .deps/peers)
-#     peers     models of every option, and exports, against Hugging Face transformers; offline runs read by wandb
+#     peers     models of every option, exports and adapters against Hugging Face transformers and peft; offline runs read by wandb
 #               and mlflow (installs 5 GB into .deps/peers)
 #     parquet   Parquet files through Apache Arrow (installs 150 MB into .deps/parquet)
 #     serve     the server against the openai package, lm_eval, Chromium and 64 clients; SmolLM2 on tasks against lm_eval (installs 1.5 GB
