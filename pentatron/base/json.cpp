@@ -11,13 +11,13 @@ namespace {
 
 /// Builds the tree from events; the parser underneath keeps its own stack on the heap, so depth
 /// costs no stack here.
-class TreeBuilder {
+template <class Value> class TreeBuilder {
  public:
-  using number_integer_t = Json::number_integer_t;
-  using number_unsigned_t = Json::number_unsigned_t;
-  using number_float_t = Json::number_float_t;
-  using string_t = Json::string_t;
-  using binary_t = Json::binary_t;
+  using number_integer_t = typename Value::number_integer_t;
+  using number_unsigned_t = typename Value::number_unsigned_t;
+  using number_float_t = typename Value::number_float_t;
+  using string_t = typename Value::string_t;
+  using binary_t = typename Value::binary_t;
 
   TreeBuilder(std::string_view origin, int max_depth) : origin_(origin), max_depth_(max_depth) {}
 
@@ -28,12 +28,12 @@ class TreeBuilder {
   bool number_float(number_float_t value, const string_t&) { return add(value); }
   bool string(string_t& value) { return add(std::move(value)); }
   bool binary(binary_t&) { return false; }
-  bool start_object(size_t) { return open(Json::object()); }
-  bool start_array(size_t) { return open(Json::array()); }
+  bool start_object(size_t) { return open(Value::object()); }
+  bool start_array(size_t) { return open(Value::array()); }
   bool end_object() { return close(); }
   bool end_array() { return close(); }
   bool key(string_t& name) {
-    Json& object = *levels_.back();
+    Value& object = *levels_.back();
     if (object.contains(name)) {
       error_ =
           fmt::format("{}: the key \"{}\" appears twice in one object", origin_, excerpt(name));
@@ -47,16 +47,16 @@ class TreeBuilder {
     return false;
   }
 
-  Json root;
+  Value root;
   const std::string& error() const { return error_; }
 
  private:
-  Json* place(Json&& value) {
+  Value* place(Value&& value) {
     if (levels_.empty()) {
       root = std::move(value);
       return &root;
     }
-    Json& parent = *levels_.back();
+    Value& parent = *levels_.back();
     if (parent.is_array()) {
       parent.push_back(std::move(value));
       return &parent.back();
@@ -64,11 +64,11 @@ class TreeBuilder {
     *member_ = std::move(value);
     return member_;
   }
-  bool add(Json value) {
+  bool add(Value value) {
     place(std::move(value));
     return true;
   }
-  bool open(Json container) {
+  bool open(Value container) {
     if (static_cast<int>(levels_.size()) >= max_depth_) {
       error_ = fmt::format("{} is nested more than {} levels deep", origin_, max_depth_);
       return false;
@@ -83,14 +83,13 @@ class TreeBuilder {
 
   std::string_view origin_;
   int max_depth_;
-  std::vector<Json*> levels_; // stable: a level's siblings are added only after it is closed
-  Json* member_ = nullptr;
+  std::vector<Value*> levels_; // stable: a level's siblings are added only after it is closed
+  Value* member_ = nullptr;
   std::string error_;
 };
 
-} // namespace
-
-Json parse_json(std::string_view text, std::string_view origin, const JsonLimits& limits) {
+template <class Value>
+Value parse_value(std::string_view text, std::string_view origin, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes) {
     raise<DataError>("{} has {} bytes of JSON, more than the limit of {}", origin, text.size(),
                      limits.max_bytes);
@@ -99,10 +98,10 @@ Json parse_json(std::string_view text, std::string_view origin, const JsonLimits
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
     raise<DataError>("{} is not valid JSON: byte {} is zero", origin, zero);
   }
-  TreeBuilder builder(origin, limits.max_depth);
+  TreeBuilder<Value> builder(origin, limits.max_depth);
   bool complete = false;
   try {
-    complete = Json::sax_parse(text.begin(), text.end(), &builder);
+    complete = Value::sax_parse(text.begin(), text.end(), &builder);
   } catch (const Json::exception& e) {
     raise<DataError>("{} is not valid JSON: {}", origin, e.what());
   }
@@ -113,7 +112,8 @@ Json parse_json(std::string_view text, std::string_view origin, const JsonLimits
   return std::move(builder.root);
 }
 
-Json read_json(const std::filesystem::path& file, const JsonLimits& limits) {
+template <class Value>
+Value read_value(const std::filesystem::path& file, const JsonLimits& limits) {
   std::error_code error;
   const auto size = std::filesystem::file_size(file, error);
   std::ifstream stream(file, std::ios::binary);
@@ -127,7 +127,26 @@ Json read_json(const std::filesystem::path& file, const JsonLimits& limits) {
   if (static_cast<uintmax_t>(stream.gcount()) != size) {
     raise<DataError>("{} was truncated while it was being read", file.string());
   }
-  return parse_json(text, file.string(), limits);
+  return parse_value<Value>(text, file.string(), limits);
+}
+
+} // namespace
+
+Json parse_json(std::string_view text, std::string_view origin, const JsonLimits& limits) {
+  return parse_value<Json>(text, origin, limits);
+}
+
+OrderedJson parse_ordered_json(std::string_view text, std::string_view origin,
+                               const JsonLimits& limits) {
+  return parse_value<OrderedJson>(text, origin, limits);
+}
+
+Json read_json(const std::filesystem::path& file, const JsonLimits& limits) {
+  return read_value<Json>(file, limits);
+}
+
+OrderedJson read_ordered_json(const std::filesystem::path& file, const JsonLimits& limits) {
+  return read_value<OrderedJson>(file, limits);
 }
 
 std::string dump_json(const Json& json, int indent) {

@@ -17,6 +17,8 @@
 namespace pentatron {
 
 using Json = nlohmann::json;
+/// Whose members keep the order of the text.
+using OrderedJson = nlohmann::ordered_json;
 
 struct JsonLimits {
   size_t max_bytes = size_t{256} << 20;
@@ -26,9 +28,12 @@ struct JsonLimits {
 /// One JSON value that fills `text`. Duplicate keys are refused. `origin` names the text in
 /// messages. Throws DataError for anything that is not JSON within the limits.
 Json parse_json(std::string_view text, std::string_view origin, const JsonLimits& limits = {});
+OrderedJson parse_ordered_json(std::string_view text, std::string_view origin,
+                               const JsonLimits& limits = {});
 
 /// Like parse_json(), for the content of a file. Throws DataError if the file cannot be read.
 Json read_json(const std::filesystem::path& file, const JsonLimits& limits = {});
+OrderedJson read_ordered_json(const std::filesystem::path& file, const JsonLimits& limits = {});
 
 /// Compact with indent < 0. Never throws: text that is not UTF-8 gets replacement characters, NaN
 /// and infinity become null.

@@ -72,8 +72,7 @@ std::vector<FilePrompt> texts_of(const GenerateArguments& arguments) {
 void check_names(const std::vector<FilePrompt>& texts, const std::vector<std::string>& names,
                  const std::string& file) {
   for (const FilePrompt& text : texts)
-    if (text.adapter && !text.adapter->empty() &&
-        std::ranges::find(names.begin() + 1, names.end(), *text.adapter) == names.end())
+    if (text.adapter && std::ranges::find(names, *text.adapter) == names.end())
       raise<ConfigError>("--prompt-file {} has a prompt with adapter={}, which is not the name of "
                          "an --adapter\n  try: --adapter {}=DIR",
                          file, *text.adapter, shell_word(*text.adapter));
@@ -92,8 +91,7 @@ std::vector<Prompt> prompts_of(std::vector<FilePrompt> texts, const data::Tokeni
       raise<ConfigError>("the prompt is empty, and the tokenizer has no token to start a text "
                          "with\n  try: --prompt TEXT");
     for (size_t v = 0; v < names.size(); ++v) {
-      const bool wanted =
-          adapter ? *adapter == (v == 0 ? "" : names[v]) : v > 0 || names.size() == 1;
+      const bool wanted = adapter ? *adapter == names[v] : v > 0 || names.size() == 1;
       if (!wanted) continue;
       prompt.variant = static_cast<int64_t>(v);
       prompts.push_back(prompt);
@@ -237,14 +235,14 @@ class Run {
 
   void print(const Prompt& prompt, const generate::Text& text, const TextWriter* writer) {
     if (!arguments_.json) {
-      if (has_names()) show(fmt::format("{}:\n", names_[static_cast<size_t>(prompt.variant)]));
+      if (has_adapters()) show(fmt::format("{}:\n", names_[static_cast<size_t>(prompt.variant)]));
       const std::string own =
           writer != nullptr ? writer->text() : fmt::format("{}", fmt::join(text.tokens, " "));
       show(fmt::format("{}{}\n\n", continues_ ? prompt.text : "", own));
       return;
     }
     Json line = {{"prompt_ids", prompt.tokens}, {"ids", text.tokens}};
-    if (has_names())
+    if (has_adapters())
       line["adapter"] =
           prompt.variant == 0 ? Json() : Json(names_[static_cast<size_t>(prompt.variant)]);
     if (writer != nullptr) {
@@ -256,10 +254,10 @@ class Run {
     fmt::print("{}\n", dump_json(line));
   }
 
-  bool has_names() const { return names_.size() > 1; }
+  bool has_adapters() const { return names_.size() > 1; }
 
   const GenerateArguments& arguments_;
-  const std::vector<std::string>& names_; ///< see NamedAdapters
+  const std::vector<std::string>& names_; ///< of variants; empty: the model alone
   const data::Tokenizer* tokenizer_;
   bool speaks_;
   bool continues_; ///< the prompt, in place of answering it
@@ -321,7 +319,7 @@ int run_generate(const GenerateArguments& arguments) {
                            : "";
   const std::vector<FilePrompt> texts = texts_of(arguments);
   const NamedAdapters adapters =
-      read_named_adapters(named ? arguments.adapters : std::vector<std::string>(), opened, "model");
+      read_named_adapters(named ? arguments.adapters : std::vector<std::string>(), opened, "");
   check_names(texts, adapters.names, arguments.prompt_file);
   const bool none_given =
       arguments.tokens.empty() && arguments.prompts.empty() && arguments.prompt_file.empty();

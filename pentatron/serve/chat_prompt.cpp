@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
 #include "pentatron/base/text.h"
 #include "pentatron/data/tokenizer/chat_messages.h"
 
@@ -13,7 +14,6 @@ namespace pentatron::serve {
 
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
 using data::tokenizer::ChatTemplate;
 
 /// Marks the end of the message to continue. Some templates look for this text of transformers'.

@@ -16,8 +16,6 @@ namespace pentatron::serve {
 
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
-
 [[noreturn]] void refuse_field(std::string_view field, const std::string& sentence) {
   throw ApiError(400, fmt::format("{} {}", field, sentence), std::string(field));
 }
@@ -313,9 +311,10 @@ void take_stream(Fields& fields, CompletionRequest& request) {
 
 CompletionRequest parse_request(std::string_view body, Endpoint endpoint,
                                 const RequestLimits& limits) {
+  const JsonLimits limits_of_body{.max_bytes = body.size(), .max_depth = 64};
   Json json;
   try {
-    json = parse_json(body, "the body", {.max_bytes = body.size(), .max_depth = 64});
+    json = parse_json(body, "the body", limits_of_body);
   } catch (const DataError& error) {
     throw ApiError(400, error.what());
   }
@@ -328,7 +327,8 @@ CompletionRequest parse_request(std::string_view body, Endpoint endpoint,
   }
   take_stream(fields, request);
   if (endpoint == Endpoint::kChat)
-    take_chat(fields, OrderedJson::parse(body), request); // templates see the order of members
+    take_chat(fields, parse_ordered_json(body, "the body", limits_of_body),
+              request); // in order, for templates
   else
     take_completion(fields, request, limits);
   take_sampling(fields, request);

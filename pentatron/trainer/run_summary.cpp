@@ -16,8 +16,6 @@ namespace {
 
 constexpr size_t kMaxReason = 2000;
 
-using OrderedJson = nlohmann::ordered_json;
-
 OrderedJson json_of(const std::optional<RunSummary::Best>& best) {
   if (!best) return nullptr;
   return {{"iteration", best->iteration}, {"value", best->value}};

@@ -133,6 +133,17 @@ TEST(Json, RefusesWhatIsNotOneValueWithinLimits) {
   EXPECT_EQ(parse_json("[[1],[2,[]],{}]", "f"), Json({{1}, {2, Json::array()}, Json::object()}));
 }
 
+/// With the same limits.
+TEST(Json, OrderedMembersKeepTheOrderOfTheText) {
+  EXPECT_EQ(parse_ordered_json(R"({"b": 1, "a": [{"d": 2, "c": null}]})", "t").dump(),
+            R"({"b":1,"a":[{"d":2,"c":null}]})");
+  EXPECT_THROW(parse_ordered_json(R"({"a": 1, "a": 2})", "t"), DataError);
+  EXPECT_THROW(parse_ordered_json(R"({"a": )", "t"), DataError);
+  const std::string deep(65, '[');
+  EXPECT_THROW(parse_ordered_json(deep + std::string(65, ']'), "t"), DataError);
+  EXPECT_NO_THROW(parse_ordered_json(deep.substr(1) + std::string(64, ']'), "t"));
+}
+
 TEST(Json, DumpNeverThrows) {
   EXPECT_EQ(dump_json("\xff"), "\"\uFFFD\"");
   EXPECT_EQ(dump_json(std::numeric_limits<double>::infinity()), "null");

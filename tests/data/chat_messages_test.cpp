@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
 #include "pentatron/data/sft/taught_text.h"
 #include "tests/data/data_files.h"
 
@@ -11,8 +12,6 @@ namespace pentatron::data::tokenizer {
 namespace {
 
 using namespace testing;
-using OrderedJson = nlohmann::ordered_json;
-
 std::string taken(const char* message) {
   OrderedJson json = OrderedJson::parse(message);
   take_message(json, "messages[3]");

@@ -5,6 +5,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/data/sft/sft_dataset.h"
 #include "tests/data/data_files.h"
+#include "tests/data/sft_examples.h"
 
 namespace pentatron::data {
 namespace {
@@ -16,12 +17,6 @@ class SftFiles : public testing::Test {
   const ByteTokenizer tokenizer;
   const TemporaryFolder folder;
 
-  static std::string talk(const std::string& question, const std::string& answer) {
-    return OrderedJson{
-        {"messages",
-         {{{"role", "user"}, {"content", question}}, {{"role", "assistant"}, {"content", answer}}}}}
-        .dump();
-  }
   TaughtTexts read(const std::string& lines, int64_t length,
                    const DatasetConfig& config = {}) const {
     return {{folder.write("taught.jsonl", lines)},

@@ -11,6 +11,7 @@
 #include "pentatron/data/batch.h"
 #include "pentatron/data/tokenizer/open.h"
 #include "tests/data/data_files.h"
+#include "tests/data/sft_examples.h"
 #include "tests/support/log_capture.h"
 
 namespace pentatron::data {
@@ -129,12 +130,6 @@ class SftTest : public testing::Test {
       if (text.taught[i] != 0)
         bytes += text.tokens[i] == 256 ? '$' : static_cast<char>(text.tokens[i]);
     return bytes;
-  }
-  static std::string talk(const std::string& question, const std::string& answer) {
-    return OrderedJson{
-        {"messages",
-         {{{"role", "user"}, {"content", question}}, {{"role", "assistant"}, {"content", answer}}}}}
-        .dump();
   }
   TaughtTexts read(const std::string& lines, int64_t length,
                    OnBadInput bad = OnBadInput::kError) const {

@@ -4,13 +4,12 @@
 """
 import os
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import hf_models  # first: it makes transformers' fp64 models fp64 throughout
 import peft
 import torch
-from hf_export import SPLIT, model_of_export, pentatron, write_data
+from hf_export import SPLIT, model_of_export, pentatron, run_checks, write_data
 from safetensors.torch import load_file
 
 BOUND = 2e-6  # of fp64 logits that pentatron writes in fp32, relative to the largest; adapters are stored in fp32
@@ -129,17 +128,8 @@ def check_made(program, name, folder):
 
 
 def main(program, *names):
-    failed = 0
     checks = {**{name: check_trained for name in TRAINED}, **{name: check_made for name in MADE}}
-    for name in names or checks:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                print(f"{name:28s} {checks[name](program, name, folder)}", flush=True)
-            except (RuntimeError, ValueError) as problem:
-                failed += 1
-                print(f"{name:28s} FAILED {problem}", flush=True)
-    print(f"{len(names or checks) - failed} of {len(names or checks)} adapters agree with peft {peft.__version__}")
-    return 1 if failed else 0
+    return run_checks(program, checks, names, f"adapters agree with peft {peft.__version__}")
 
 
 if __name__ == "__main__":

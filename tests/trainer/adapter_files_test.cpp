@@ -116,15 +116,10 @@ TEST_F(AdapterRun, ModulesChosenByRulesAreThoseInTheFile) {
       EXPECT_TRUE(at::equal(ruled.tensors.at(name), tensor)) << name;
   }
   // One layer without adapters.
-  std::map<std::string, at::Tensor> some;
-  {
-    const SafetensorsFile file(adapter / "adapter_model.safetensors");
-    for (const auto& [name, entry] : file.tensors())
-      if (name.find(".layers.0.") != std::string::npos)
-        some[name] = checkpoint::to_tensor(entry).clone();
-  }
-  fs::remove(adapter / "adapter_model.safetensors");
-  checkpoint::write_tensors(adapter / "adapter_model.safetensors", some);
+  std::map<std::string, at::Tensor> some = tensors_of(adapter);
+  std::erase_if(some,
+                [](const auto& one) { return one.first.find(".layers.0.") == std::string::npos; });
+  replace_tensors(adapter, some);
   const size_t half = read("layers_to_transform", {0}).modules.size();
   EXPECT_EQ(2 * half, listed.modules.size());
 }

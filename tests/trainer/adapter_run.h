@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/json.h"
+#include "pentatron/base/safetensors.h"
+#include "pentatron/checkpoint/tensor_io.h"
 #include "tests/trainer/tiny_run.h"
 
 namespace pentatron::trainer {
@@ -60,6 +62,20 @@ inline void change_settings(const std::filesystem::path& adapter,
 }
 inline void change_settings(const std::filesystem::path& adapter, const char* field, Json value) {
   change_settings(adapter, [&](Json& fields) { fields[field] = std::move(value); });
+}
+
+/// The tensors of an adapter in PEFT's files, and others in their place.
+inline std::map<std::string, at::Tensor> tensors_of(const std::filesystem::path& adapter) {
+  std::map<std::string, at::Tensor> tensors;
+  const SafetensorsFile file(adapter / "adapter_model.safetensors");
+  for (const auto& [name, entry] : file.tensors())
+    tensors[name] = checkpoint::to_tensor(entry).clone();
+  return tensors;
+}
+inline void replace_tensors(const std::filesystem::path& adapter,
+                            const std::map<std::string, at::Tensor>& tensors) {
+  std::filesystem::remove(adapter / "adapter_model.safetensors"); // it may be read-only
+  checkpoint::write_tensors(adapter / "adapter_model.safetensors", tensors);
 }
 
 /// Of a run, by name.

@@ -56,31 +56,22 @@ TEST_F(VocabAdapterRun, CopiesOfTheBaseBesideAnAdapterMustBeItsOwn) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
   fs::copy(data / "peft_curves/llama_lm_head", adapter);
   const auto model = checkpoint::open_model(base.string());
-  std::map<std::string, at::Tensor> tensors;
-  {
-    const SafetensorsFile file(adapter / "adapter_model.safetensors");
-    for (const auto& [name, entry] : file.tensors())
-      tensors[name] = checkpoint::to_tensor(entry).clone();
-  }
+  std::map<std::string, at::Tensor> tensors = tensors_of(adapter);
   at::Tensor& copy = tensors["base_model.model.lm_head.base_layer.weight"];
   copy = at::empty({131, 48}, at::kFloat);
   model->read("output.weight", checkpoint::Box{{0, 0}, {131, 48}}, copy);
-  const auto write = [&] {
-    fs::remove(adapter / "adapter_model.safetensors");
-    checkpoint::write_tensors(adapter / "adapter_model.safetensors", tensors);
-  };
   const auto begin = [&](const char* dtype) {
     test::run(config({"train.train_iters=0", "peft.r=3", dtype, "peft.load=" + adapter.string()}));
   };
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     copy = copy.to(type);
-    write();
+    replace_tensors(adapter, tensors);
     EXPECT_EQ(checkpoint::read_adapter(adapter, *model).modules.size(), 3u) << type;
     for (const char* dtype : {"dtype=fp64", "dtype=fp16"}) // which rounds both
       EXPECT_NO_THROW(begin(dtype)) << type << dtype;
   }
   copy[3][4] += 1;
-  write();
+  replace_tensors(adapter, tensors);
   const std::string part = "lm_head.base_layer.weight, whose values are not those of the model";
   EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }), HasSubstr(part));
   EXPECT_THAT(message_of([&] { begin("dtype=fp64"); }), HasSubstr(part));
@@ -91,25 +82,16 @@ TEST_F(VocabAdapterRun, CopiesOfTheVocabularyMayLieBesideOtherAdapters) {
   const fs::path data = PENTATRON_TEST_DATA, adapter = scratch / "adapter";
   fs::copy(data / "peft_curves/llama", adapter);
   const auto model = checkpoint::open_model(base.string());
-  std::map<std::string, at::Tensor> tensors;
-  {
-    const SafetensorsFile file(adapter / "adapter_model.safetensors");
-    for (const auto& [name, entry] : file.tensors())
-      tensors[name] = checkpoint::to_tensor(entry).clone();
-  }
+  std::map<std::string, at::Tensor> tensors = tensors_of(adapter);
   const checkpoint::Box all{{0, 0}, {131, 48}};
   at::Tensor& words = tensors["base_model.model.model.embed_tokens.weight"];
   at::Tensor& output = tensors["base_model.model.lm_head.weight"];
   model->read("embedding.word.weight", all, words = at::empty({131, 48}, at::kFloat));
   model->read("output.weight", all, output = at::empty({131, 48}, at::kFloat));
-  const auto write = [&] {
-    fs::remove(adapter / "adapter_model.safetensors");
-    checkpoint::write_tensors(adapter / "adapter_model.safetensors", tensors);
-  };
-  write();
+  replace_tensors(adapter, tensors);
   EXPECT_NO_THROW(checkpoint::read_adapter(adapter, *model));
   output[3][4] += 1;
-  write();
+  replace_tensors(adapter, tensors);
   EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
               HasSubstr("lm_head.weight, whose values are not those of the model"));
 }
@@ -123,15 +105,9 @@ TEST_F(VocabAdapterRun, WhatIsNoNumberAndAdaptersOfNoRankAreRefused) {
               AllOf(HasSubstr("has rank 0"), HasSubstr("try: an adapter with r of at least 1")));
   fs::remove_all(adapter);
   fs::copy(data / "peft_curves/llama_lm_head", adapter);
-  std::map<std::string, at::Tensor> tensors;
-  {
-    const SafetensorsFile file(adapter / "adapter_model.safetensors");
-    for (const auto& [name, entry] : file.tensors())
-      tensors[name] = checkpoint::to_tensor(entry).clone();
-  }
+  std::map<std::string, at::Tensor> tensors = tensors_of(adapter);
   tensors.begin()->second[0][0] = std::nan("");
-  fs::remove(adapter / "adapter_model.safetensors");
-  checkpoint::write_tensors(adapter / "adapter_model.safetensors", tensors);
+  replace_tensors(adapter, tensors);
   EXPECT_THAT(message_of([&] { checkpoint::read_adapter(adapter, *model); }),
               HasSubstr(tensors.begin()->first + " has values that are not finite"));
 }

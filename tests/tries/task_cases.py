@@ -67,6 +67,7 @@ TASK_CASES = [
     ("letters without choices", filtered("function: multi_choice_regex"), {"function: regex": filtered("function: regex")}),
     ("an answer that is not mapped", filtered("function: map, mapping_dict: {a: b}"), {"default_value": filtered("function: map, mapping_dict: {a: b}, default_value: none")}),
     ("a line that is no object", data(GOOD + "5\n"), {"an object, such as": data(GOOD)}),
+    ("a key given twice", data('{"question": "a", "question": "b", "label": 1}\n'), {"documents with each key once": data(GOOD)}),
     ("an empty file", data(""), {INTACT: data(GOOD), "a list of objects": data("[" + GOOD + "]")}),
     ("half an array", data('[{"question": "a"},'), {INTACT: data(GOOD), "a list of objects": data("[" + GOOD + "]")}),
     ("a file without documents", data("\n\n"), {"a file with documents": data(GOOD)}),

@@ -4,7 +4,6 @@
 #include <pcre2.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,8 +22,6 @@
 namespace pentatron::checkpoint {
 
 namespace fs = std::filesystem;
-
-using OrderedJson = nlohmann::ordered_json;
 
 SafetensorsFile open_peft_tensors(const fs::path& folder) {
   const fs::path file = folder / kPeftTensors;
@@ -292,7 +289,7 @@ AdapterSettings read_peft_settings(const fs::path& folder) {
     raise<ConfigError>("{} uses {}, which is not supported\n  try: an adapter without {}", where,
                        fmt::join(refused, ", "), refused.size() == 1 ? "it" : "them");
   // In the order of the file.
-  const OrderedJson ordered = OrderedJson::parse(std::ifstream(file));
+  const OrderedJson ordered = read_ordered_json(file);
   const auto parameters =
       json_get_or<std::vector<std::string>>(json, "target_parameters", {}, where);
   AdapterSettings settings{

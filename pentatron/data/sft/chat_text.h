@@ -10,16 +10,13 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "pentatron/base/json.h"
 #include "pentatron/data/sft/text_span.h"
 #include "pentatron/data/tokenizer/chat_template.h"
 
 namespace pentatron::data {
 
 /// JSON whose members keep their order, which templates show.
-using OrderedJson = nlohmann::ordered_json;
-
 struct ChatText {
   std::string text;
   std::vector<TextSpan> answers; ///< of the role "assistant", in order

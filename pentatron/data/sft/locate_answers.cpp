@@ -5,12 +5,11 @@
 #include <utility>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
 
 namespace pentatron::data {
 
 namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 /// Characters of private use around a word: no text has them, and templates neither trim nor escape
 /// them.

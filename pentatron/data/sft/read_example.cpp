@@ -59,8 +59,7 @@ OrderedJson Members::tools() const {
   if (tools.is_string()) {
     const std::string text = tools;
     if (trim(text).empty()) return {};
-    parse_json(text, "tools"); // with its bounds
-    tools = OrderedJson::parse(text);
+    tools = parse_ordered_json(text, "tools");
   }
   if (tools.is_null() || tools == OrderedJson::array()) return {};
   if (!tools.is_array() ||
@@ -99,8 +98,7 @@ OrderedJson message_of_calls(const std::string& value) {
       "a turn from function_call is not the JSON of calls, {\"name\": ..., \"arguments\": {...}}";
   OrderedJson given;
   try {
-    parse_json(value, "function_call"); // with its bounds
-    given = OrderedJson::parse(value);
+    given = parse_ordered_json(value, "function_call");
   } catch (const DataError&) {
     raise<DataError>("{}: {}", kForm, excerpt(value, 60));
   }
@@ -296,17 +294,17 @@ Example example_of_text(const Members& members, const std::string& prompt,
   return example;
 }
 
-/// The object of a record, with its bounds, and with errors that people can read.
+/// The object of a record, with remedies for what is none.
 OrderedJson object_of(std::string_view record) {
   constexpr const char* kForm =
       "each example as one JSON object on one line, or all examples in one JSON array";
+  OrderedJson json;
   try {
-    parse_json(record, "the example");
+    json = parse_ordered_json(record, "the example");
   } catch (const DataError& error) {
     if (std::string_view(error.what()).find("not valid JSON") == std::string_view::npos) throw;
     raise<DataError>("{}\n  try: {}", error.what(), kForm);
   }
-  OrderedJson json = OrderedJson::parse(record);
   if (!json.is_object()) raise<DataError>("it is not an object\n  try: {}", kForm);
   return json;
 }

@@ -10,8 +10,6 @@ namespace pentatron::data::tokenizer {
 
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
-
 /// Replaces arguments that are objects within strings; returns whether there were any.
 bool parse_arguments(OrderedJson& message) {
   if (!message.is_object() || !message.contains("tool_calls") || !message["tool_calls"].is_array())
@@ -23,9 +21,9 @@ bool parse_arguments(OrderedJson& message) {
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
     const std::string text = function["arguments"];
     try {
-      const Json parsed = parse_json(text, "arguments"); // with its limits
+      OrderedJson parsed = parse_ordered_json(text, "arguments");
       if (!parsed.is_object()) continue;
-      function["arguments"] = OrderedJson::parse(text);
+      function["arguments"] = std::move(parsed);
       any = true;
     } catch (const DataError&) {
       continue; // as the model wrote them

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
 #include "pentatron/base/text.h"
 #include "pentatron/data/document_reader.h"
 #include "pentatron/data/utf8.h"
@@ -36,6 +37,18 @@ std::vector<std::string> columns_of(const Task& task) {
   return {names.begin(), names.end()};
 }
 
+/// Null for what is no JSON at all.
+Document parsed(std::string_view text, const std::string& where) {
+  try {
+    return parse_ordered_json(text, where);
+  } catch (const DataError& error) {
+    if (std::string_view(error.what()).find("not valid JSON") != std::string_view::npos)
+      return nullptr;
+    raise<DataError>("{}\n  try: documents with each key once, and of at most {} levels",
+                     error.what(), JsonLimits().max_depth);
+  }
+}
+
 void read_records(const Task& task, const fs::path& path, Documents& documents) {
   const bool parquet = task.data.format == DataFormat::kParquet;
   data::InputFile file{.path = path,
@@ -46,7 +59,7 @@ void read_records(const Task& task, const fs::path& path, Documents& documents) 
   if (parquet) options.more = columns_of(task);
   data::InputReport report;
   const auto take = [&](std::string_view record, const data::RecordPlace& place) {
-    Document document = Document::parse(record, nullptr, false);
+    Document document = parsed(record, place.to_string());
     if (!document.is_object())
       raise<DataError>("{} is not a JSON object: {}\n  try: an object, such as {{\"question\": "
                        "\"...\"}}, as each line of {}",
@@ -144,7 +157,7 @@ std::optional<std::string> list_key_of(const Document& whole) {
 
 /// The list of documents under a key of one JSON object.
 void read_field(const std::string& field, const fs::path& path, Documents& documents) {
-  const Document whole = Document::parse(read_file(path), nullptr, false);
+  const Document whole = parsed(read_file(path), path.string());
   const Document* list = whole.is_object() && whole.contains(field) ? &whole[field] : nullptr;
   if (list == nullptr || !list->is_array())
     raise<DataError>("{} is not a JSON object with a list under the key {} "
@@ -205,7 +218,7 @@ void add_labels(const fs::path& path, Documents& documents) {
     const std::string_view label = trim(line);
     if (label.empty()) continue;
     if (i < documents.size()) {
-      Document number = Document::parse(label, nullptr, false);
+      Document number = parsed(label, path.string());
       documents[i]["label"] = number.is_number_integer() ? number : Document(std::string(label));
     }
     ++i;

@@ -9,13 +9,12 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "pentatron/base/json.h"
 #include "pentatron/data/tokenizer/chat_template.h"
 
 namespace pentatron::evaluation {
 
-using Document = nlohmann::ordered_json;
+using Document = OrderedJson;
 
 class Field {
  public:
