@@ -27,9 +27,10 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Bytes done of all, told to the caller.
-class Progress {
+class ConvertProgress {
  public:
-  Progress(const ConvertOptions& options, uint64_t total) : options_(options), total_(total) {}
+  ConvertProgress(const ConvertOptions& options, uint64_t total)
+      : options_(options), total_(total) {}
   void add(uint64_t bytes) {
     done_ += bytes;
     if (options_.progress) options_.progress(done_, total_);
@@ -187,7 +188,7 @@ uint64_t total_bytes(const std::vector<HfTensor>& tensors) {
 }
 
 void write_hf_shard(ModelSource& source, const fs::path& file,
-                    const std::vector<const HfTensor*>& tensors, Progress& progress) {
+                    const std::vector<const HfTensor*>& tensors, ConvertProgress& progress) {
   std::vector<SafeTensorSpec> specs;
   for (const HfTensor* tensor : tensors)
     specs.push_back({tensor->name, tensor->dtype, tensor->entry.hf_shape()});
@@ -231,7 +232,7 @@ ConvertReport write_checkpoint(ModelSource& source, const fs::path& dir,
     bytes.push_back(static_cast<uint64_t>(numel(info.shape)) * size_of(type_of(name)));
     report.bytes += bytes.back();
   }
-  Progress progress(options, report.bytes);
+  ConvertProgress progress(options, report.bytes);
   CheckpointWriter writer(dir, 0);
   const auto groups = group_by_size(bytes, options.max_shard_bytes);
   std::vector<std::string> descriptions;
@@ -298,7 +299,7 @@ ConvertReport write_as_gguf(ModelSource& source, const fs::path& target,
                   .tokenizer = options.tokenizer};
   const std::vector<HfTensor> tensors =
       hf_tensors(source, view.model, std::nullopt, HfNames::kStacks);
-  Progress progress(options, total_bytes(tensors));
+  ConvertProgress progress(options, total_bytes(tensors));
   std::vector<GgufSource> sources;
   for (const HfTensor& tensor : tensors) {
     sources.push_back(
@@ -443,7 +444,7 @@ ConvertReport write_hf_folder(ModelSource& source, const fs::path& folder,
   std::vector<uint64_t> bytes;
   for (const HfTensor& tensor : tensors) bytes.push_back(tensor.bytes);
   const auto groups = group_by_size(bytes, options.max_shard_bytes);
-  Progress progress(options, total_bytes(tensors));
+  ConvertProgress progress(options, total_bytes(tensors));
   Json index = {{"metadata", {{"total_size", total_bytes(tensors)}}},
                 {"weight_map", Json::object()}};
   for (size_t i = 0; i < groups.size(); ++i) {

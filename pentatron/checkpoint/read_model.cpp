@@ -32,6 +32,16 @@ std::string on_first_rank(const comm::Group& world, const std::string& what,
   return comm::broadcast_text(found, 0, world);
 }
 
+/// The first fault of a checkpoint's weights, of which each rank reads a share; empty: none.
+std::string fault_of_weights(const fs::path& folder, const comm::Group& world) {
+  const comm::LongWork work(world, "checking " + folder.string());
+  const VerifyReport report = verify(folder, VerifyScope::kWeights, [&] { work.progress(); }, {},
+                                     {.part = world.rank(), .of = world.size()});
+  for (std::string& fault : comm::gather_text(report.ok() ? "" : report.faults[0], world))
+    if (!fault.empty()) return std::move(fault);
+  return "";
+}
+
 } // namespace
 
 void read_model(const std::string& where, const fs::path& opened, const comm::Group& world,
@@ -54,11 +64,7 @@ void read_model(const std::string& where, const fs::path& opened, const comm::Gr
       why = error.what();
     }
     // An error in what was done with the weights is not damage.
-    const auto check = [&](const Progress& progress) {
-      const VerifyReport report = verify(folder, VerifyScope::kWeights, progress);
-      return report.ok() ? std::string() : report.faults[0];
-    };
-    damaged[folder] = on_first_rank(world, "checking " + folder.string(), check);
+    damaged[folder] = fault_of_weights(folder, world);
     if (damaged[folder].empty()) throw CheckpointError(why);
     const auto look = [&](const Progress& progress) {
       const auto found = newest_checkpoint(

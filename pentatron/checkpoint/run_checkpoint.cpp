@@ -443,7 +443,7 @@ std::optional<FoundCheckpoint> find_run(const fs::path& dir, const comm::Group& 
       fault = error.what();
     }
   }
-  const auto tell = [&](const std::string& text) { return comm::gather_text(text, world)[0]; };
+  const auto tell = [&](const std::string& text) { return comm::broadcast_text(text, 0, world); };
   if (const std::string told = tell(fault); !told.empty()) throw CheckpointError(told);
   const std::string folder = tell(found ? found->folder.string() : "");
   const std::string passed_over = tell(found ? found->passed_over : "");

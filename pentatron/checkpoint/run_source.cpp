@@ -29,15 +29,15 @@ namespace fs = std::filesystem;
 namespace {
 
 /// What is wanted of a run's configuration.
-struct SavedRun {
+struct ModelSection {
   models::ModelConfig model;
   static constexpr auto fields() {
-    return std::tuple{config::field("model", &SavedRun::model, "the model")};
+    return std::tuple{config::field("model", &ModelSection::model, "the model")};
   }
 };
 
-SavedRun read_saved(const std::string& yaml, const std::string& where) {
-  SavedRun saved;
+ModelSection read_saved(const std::string& yaml, const std::string& where) {
+  ModelSection saved;
   config::Violations violations;
   config::apply_yaml(saved, yaml, where, violations);
   config::Violations of_model;
@@ -79,7 +79,7 @@ class RunSource final : public ModelSource {
   RunSource(const fs::path& folder, bool average)
       : ModelSource({}), reader_(folder), average_(average) {
     const Manifest& manifest = reader_.manifest();
-    const SavedRun saved = read_saved(manifest.config_yaml, folder.string());
+    const ModelSection saved = read_saved(manifest.config_yaml, folder.string());
     facts_ = {.format = ModelFormat::kPentatron,
               .path = folder,
               .config = saved.model,

@@ -129,7 +129,7 @@ void print_score(const trainer::TextScore& score) {
 }
 
 void print_figures(const trainer::Evaluation& evaluation, const std::string& more = "") {
-  fmt::print("{{\"loss\":{}", trainer::json_text(evaluation.loss));
+  fmt::print("{{\"loss\":{}", evaluation.loss ? trainer::json_text(*evaluation.loss) : "null");
   for (const auto& [name, value] : evaluation.figures)
     fmt::print(",\"{}\":{}", name, trainer::json_text(value));
   fmt::print("{}}}\n", more);

@@ -82,7 +82,10 @@ int evaluate_on_tasks(const std::string& model, const std::vector<std::string>& 
   if (tokenizer == nullptr)
     raise<ConfigError>("{} has no tokenizer, which --tasks needs\n  try: {}", model,
                        download_or(opened.source->facts().path, kGivenTokenizer));
-  const evaluation::PreparedTasks tasks = evaluation::prepare_tasks(arguments.tasks, settings.eval);
+  const evaluation::PreparedTasks tasks = [&] {
+    const OneVoice voice(ranks);
+    return evaluation::prepare_tasks(arguments.tasks, settings.eval);
+  }();
   const evaluation::TextEnds ends = evaluation::text_ends(*tokenizer, tokenizer_path(opened),
                                                           opened.source->facts().generation.eos);
   return run_ranks(ranks, settings, [&](const comm::Group& world) {

@@ -118,6 +118,14 @@ int run_ranks(const Ranks& ranks, const trainer::Config& config,
   return 0;
 }
 
+OneVoice::OneVoice(const Ranks& ranks) {
+  log::set_thread_output(nullptr, !ranks.supervised && ranks.launch.rank == 0);
+}
+
+OneVoice::~OneVoice() {
+  log::set_thread_output(nullptr, true);
+}
+
 RankLog::RankLog(const std::string& folder, const comm::Group& world) {
   if (world.size() == 1) return;
   if (!folder.empty()) {

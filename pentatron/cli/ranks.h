@@ -42,6 +42,15 @@ Ranks find_ranks(const RankArguments& arguments, bool starts = true);
 int run_ranks(const Ranks& ranks, const trainer::Config& config,
               const std::function<void(const comm::Group& world)>& body);
 
+/// Of several processes that do the same before they know each other, one writes warnings to the
+/// console: that which starts the others, else rank 0.
+class OneVoice {
+ public:
+  explicit OneVoice(const Ranks& ranks);
+  ~OneVoice();
+  OneVoice(const OneVoice&) = delete;
+};
+
 /// Sets up logging for the calling thread. With several ranks, only rank 0 writes to the console,
 /// and each rank writes its own log file in `folder` (empty: no log files).
 class RankLog {

@@ -21,9 +21,9 @@
 #include "pentatron/cli/ranks.h"
 #include "pentatron/cli/training.h"
 #include "pentatron/trainer/check_run.h"
+#include "pentatron/trainer/checkpoint_export.h"
 #include "pentatron/trainer/checkpoint_space.h"
 #include "pentatron/trainer/exchange_plan.h"
-#include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/memory_plan.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/offload.h"
@@ -54,7 +54,9 @@ void print_report(const trainer::TrainReport& report) {
         "loss         {:.4f}{}\n", *report.last_loss,
         terms.empty() ? "" : fmt::format(" ({})", trainer::figures_text(*report.last_loss, terms)));
   if (report.validation)
-    text += fmt::format("validation   {:.4f} ({})\n", report.validation->loss,
+    text += fmt::format("validation   {} ({})\n",
+                        report.validation->loss ? fmt::format("{:.4f}", *report.validation->loss)
+                                                : "undefined",
                         trainer::figures_text(report.validation->loss, report.validation->figures));
   if (report.unigram_entropy)
     text += fmt::format("unigram      {:.4f} ({} of a model that only knows token frequencies)\n",

@@ -33,6 +33,7 @@ struct Difference {
   std::string before;
   std::string after;
   OnResume on_resume = OnResume::kTold; ///< resolved: never kInherited
+  bool of_task = false;                 ///< see Field::of_task()
 };
 
 /// One key, for programs that walk all of them.

@@ -90,6 +90,7 @@ struct FieldTraits {
   bool or_one = false;    ///< a list that may be given as its only element
   std::string_view unit;
   OnResume on_resume = OnResume::kInherited;
+  bool of_task = false;
   bool selects_variant = false;     ///< an enum whose value decides which fields the section has
   uint32_t variants = ~uint32_t{0}; ///< bits of the values for which the section has this field
   std::string_view needs; ///< an enum of the section, without some of whose values it has no effect
@@ -175,6 +176,13 @@ template <class C, class T> struct Field {
   constexpr Field on_resume(OnResume meaning) const {
     Field f = *this;
     f.traits.on_resume = meaning;
+    return f;
+  }
+  /// The value belongs to what a model is trained for, such as its classes: a run that starts from
+  /// the weights of a model for another task has another one.
+  constexpr Field of_task() const {
+    Field f = *this;
+    f.traits.of_task = true;
     return f;
   }
 };

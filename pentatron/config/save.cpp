@@ -40,7 +40,7 @@ void diff_section(const Schema& schema, const void* before, const void* after,
     }
     std::string a = format_value(*entry.type, read_entry(entry, before)),
                 b = format_value(*entry.type, read_entry(entry, after));
-    if (a != b) out.push_back({path, std::move(a), std::move(b), meaning});
+    if (a != b) out.push_back({path, std::move(a), std::move(b), meaning, entry.traits.of_task});
   }
 }
 

@@ -10,10 +10,14 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/base/shared_objects.h"
+#include "pentatron/config/config.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/split_sentences.h"
 
 namespace pentatron::data {
+
+namespace fs = std::filesystem;
 
 struct Corpus::FileTokens {
   explicit FileTokens(int64_t vocab_size) : tokens(vocab_size) {}
@@ -119,6 +123,11 @@ class TokenSink final : public DocumentSink {
   int64_t document_begin_ = 0;
 };
 
+/// dataset.path; empty: the corpus that comes with pentatron.
+std::string path_of(const DatasetConfig& config) {
+  return config.path.empty() ? default_corpus().string() : config.path;
+}
+
 } // namespace
 
 Corpus::Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tokenizer, Cut cut)
@@ -126,8 +135,8 @@ Corpus::Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tok
   State& state = *state_;
   state.cut = cut;
   state.config = config;
-  if (state.config.path.empty()) state.config.path = default_corpus().string();
   state.tokenizer = std::move(tokenizer);
+  state.config.path = path_of(config);
   state.input = find_input_files(split_paths(state.config.path));
   const size_t count = state.input.files.size();
   state.files.reserve(count);
@@ -295,6 +304,21 @@ void Corpus::copy(int64_t begin, int64_t count, int64_t* out) const {
     count -= n;
     ++file;
   }
+}
+
+std::shared_ptr<const Corpus> shared_corpus(const DatasetConfig& config,
+                                            const std::shared_ptr<const Tokenizer>& tokenizer,
+                                            Corpus::Cut cut) {
+  static SharedObjects<Corpus> corpora;
+  // The corpus holds its tokenizer, so the address stays that of this one.
+  std::string key = fmt::format("{} {} {}", fmt::ptr(tokenizer.get()), static_cast<int>(cut),
+                                config::to_yaml(config));
+  for (const InputFile& file : find_input_files(split_paths(path_of(config))).files) {
+    std::error_code error;
+    const auto changed = fs::last_write_time(file.path, error).time_since_epoch().count();
+    key += fmt::format("{} {} {}\n", file.path.string(), file.size_bytes, changed);
+  }
+  return corpora.get(key, [&] { return std::make_shared<const Corpus>(config, tokenizer, cut); });
 }
 
 } // namespace pentatron::data

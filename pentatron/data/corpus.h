@@ -61,4 +61,10 @@ class Corpus final : public TokenStream {
   std::unique_ptr<State> state_;
 };
 
+/// The corpus of these files, as they are now, that threads of this process share; the tokenizer is
+/// part of what tells corpora apart.
+std::shared_ptr<const Corpus> shared_corpus(const DatasetConfig& config,
+                                            const std::shared_ptr<const Tokenizer>& tokenizer,
+                                            Corpus::Cut cut = Corpus::Cut::kDocuments);
+
 } // namespace pentatron::data

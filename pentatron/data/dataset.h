@@ -127,6 +127,8 @@ class MockDataset final : public TokenDataset {
 /// The tokenizer that `config` names; it has a token that ends documents. Throws ConfigError if the
 /// keys do not fit together, DataError for a file that cannot be read.
 std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config);
+/// The same, which threads of this process share as long as its files stay as they are.
+std::shared_ptr<const Tokenizer> shared_tokenizer(const TokenizerConfig& config);
 
 /// The files that make the tokenizer of `config` what it is; none for one that needs no file.
 /// Throws DataError if they are missing.
@@ -200,9 +202,6 @@ struct DatasetContext {
   std::optional<int64_t> train_samples = {};
   std::optional<int64_t> validation_samples = {};
   std::optional<int64_t> test_samples = {};
-  /// A corpus of the same configuration that is being read already, so that reading overlaps with
-  /// other work.
-  std::shared_ptr<const Corpus> corpus = {};
   bool writes_nothing = false; ///< to dataset.data_cache_path, which is only read
 
   /// The first token of a decoder's input, from the first field that defines it.

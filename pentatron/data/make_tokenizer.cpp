@@ -1,4 +1,7 @@
 #include "pentatron/base/error.h"
+#include "pentatron/base/sha256.h"
+#include "pentatron/base/shared_objects.h"
+#include "pentatron/config/config.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/tokenizer/null_tokenizer.h"
 #include "pentatron/data/tokenizer/open.h"
@@ -88,6 +91,17 @@ std::shared_ptr<const Tokenizer> make_tokenizer(const TokenizerConfig& config) {
         "its special tokens",
         config.path);
   return result;
+}
+
+std::shared_ptr<const Tokenizer> shared_tokenizer(const TokenizerConfig& config) {
+  static SharedObjects<Tokenizer> tokenizers;
+  std::string key = config::to_yaml(config);
+  try {
+    for (const TokenizerFile& file : tokenizer_files(config))
+      key += fmt::format("{} {}\n", file.name, sha256(file.content));
+  } catch (const Error&) { // told by the tokenizer itself
+  }
+  return tokenizers.get(key, [&] { return make_tokenizer(config); });
 }
 
 } // namespace pentatron::data

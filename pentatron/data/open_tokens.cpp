@@ -19,8 +19,7 @@ TokenDatasets open_text(const DatasetConfig& config, const DatasetContext& conte
         "model.vocab_size={}",
         context.vocab_size, tokenizer.vocab_size(), tokenizer.name(), tokenizer.vocab_size());
   }
-  about.corpus =
-      context.corpus ? context.corpus : std::make_shared<const Corpus>(config, context.tokenizer);
+  about.corpus = shared_corpus(config, context.tokenizer);
   about.split = split_corpus(*about.corpus, config.split);
   about.report = about.corpus->report();
   about.summary = about.report->to_string();

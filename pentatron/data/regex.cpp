@@ -7,19 +7,12 @@
 #include <new>
 
 #include "pentatron/base/error.h"
+#include "pentatron/data/pcre2_text.h"
 #include "pentatron/data/utf8.h"
 
 namespace pentatron::data {
 
 namespace {
-
-constexpr size_t kMaxPatternBytes = 1 << 16;
-
-std::string message_of(int code) {
-  PCRE2_UCHAR text[256] = {};
-  pcre2_get_error_message(code, text, sizeof text);
-  return reinterpret_cast<const char*>(text);
-}
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -91,7 +84,8 @@ struct Regex::Code {
       const int found = pcre2_match(code, subject, text.size(), at, options, data, context);
       if (found == PCRE2_ERROR_NOMATCH) return;
       if (found < 0)
-        raise<DataError>("the search for the pattern '{}' failed: {}", pattern, message_of(found));
+        raise<DataError>("the search for the pattern '{}' failed: {}", pattern,
+                         pcre2_sentence(found));
       const PCRE2_SIZE* ranges = pcre2_get_ovector_pointer(data);
       if (ranges[0] < at || ranges[1] < ranges[0]) return; // \K in a lookahead
       at = ranges[1];
@@ -115,7 +109,7 @@ Regex::Regex(const std::string& pattern) : code_(std::make_unique<Code>()) {
                     PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
   if (code_->code == nullptr)
     raise<DataError>("the pattern '{}' is not a supported regular expression: {}", pattern,
-                     message_of(error));
+                     pcre2_sentence(error));
   code_->context = pcre2_match_context_create(nullptr);
   if (code_->context == nullptr) throw std::bad_alloc();
   pcre2_set_match_limit(code_->context, 10'000'000);

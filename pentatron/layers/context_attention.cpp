@@ -98,12 +98,6 @@ struct Call {
   }
 };
 
-int64_t rows_of(const Chunks& chunks) {
-  int64_t rows = 0;
-  for (const nn::SampleChunk& chunk : chunks) rows += chunk.size;
-  return rows;
-}
-
 /// Calls use(first row in x, first row in the part, rows) for the chunks of `part`, some of `all`.
 template <class Use> void each_chunk(const Chunks& all, const Chunks& part, Use use) {
   int64_t row = 0, to = 0;
@@ -276,7 +270,7 @@ class Blockwise {
     int64_t rows = 0;
     for (int target = 0; target < group_.size(); ++target)
       for (int source = 0; source < group_.size(); ++source)
-        if (source != target) rows += rows_of(seen(target, source));
+        if (source != target) rows += parallel::num_rows(seen(target, source));
     return 2 * rows <= (group_.size() - 1) * whole_.tokens();
   }
   int after(int distance) const { return (group_.rank() + distance) % group_.size(); }
@@ -287,12 +281,12 @@ class Blockwise {
     const int to = after(distance), from = parallel::rank_before(group_, distance);
     const Chunks goes = seen(to, group_.rank());
     std::vector<int64_t> sizes = own.sizes().vec();
-    sizes[0] = rows_of(goes);
+    sizes[0] = parallel::num_rows(goes);
     const at::Tensor part = at::empty(sizes, own.options());
     each_chunk(own_, goes, [&](int64_t row, int64_t at, int64_t n) {
       part.narrow(0, at, n).copy_(own.narrow(0, row, n));
     });
-    return {part, to, rows_of(seen(group_.rank(), from)), from, group_};
+    return {part, to, parallel::num_rows(seen(group_.rank(), from)), from, group_};
   }
 
   /// Each rank adds its part of another one's sums and sends it back.
@@ -309,7 +303,8 @@ class Blockwise {
       const at::Tensor part = at::zeros(here.sizes(), acc);
       if (here.size(0) > 0) add(here, seen(group_.rank(), owner), part);
       const Chunks mine = seen(other, group_.rank());
-      const at::Tensor back = parallel::Hop(part, owner, rows_of(mine), other, group_).wait();
+      const at::Tensor back =
+          parallel::Hop(part, owner, parallel::num_rows(mine), other, group_).wait();
       if (planted("key_gradients_under_a_window_not_sent_back")) continue;
       each_chunk(own_, mine, [&](int64_t row, int64_t at, int64_t n) {
         sums.narrow(0, row, n).add_(back.narrow(0, at, n));

@@ -13,12 +13,12 @@ namespace {
 /// Tokens [begin, begin + batch * size) as `batch` x `size` in the fused kernel's shape. The kernel
 /// wants as many key heads as query heads: with groups, a group becomes a batch entry whose key
 /// head is repeated with stride 0.
-struct Rows {
+struct TokenBlock {
   int64_t begin = 0, size = 0;
 };
 struct Piece {
   int64_t batch = 0;
-  Rows queries, keys;
+  TokenBlock queries, keys;
 };
 
 std::vector<Piece> pieces(const AttentionInputs& in) {
@@ -28,7 +28,7 @@ std::vector<Piece> pieces(const AttentionInputs& in) {
     result.push_back({1, {pair.query_begin, pair.query_size}, {pair.key_begin, pair.key_size}});
     const Piece &first = result.front(), &last = result.back();
     const auto count = static_cast<int64_t>(result.size()) - 1;
-    const auto follows = [&](const Rows& a, const Rows& b) {
+    const auto follows = [&](const TokenBlock& a, const TokenBlock& b) {
       return b.size == a.size && b.begin == a.begin + count * a.size;
     };
     dense = dense && follows(first.queries, last.queries) && follows(first.keys, last.keys);
@@ -40,7 +40,7 @@ std::vector<Piece> pieces(const AttentionInputs& in) {
 }
 
 /// x [T, heads, d] -> [batch, heads, size, d], or of one sample [groups, heads / groups, size, d].
-at::Tensor view_of(const at::Tensor& x, const Rows& rows, int64_t batch, int64_t groups,
+at::Tensor view_of(const at::Tensor& x, const TokenBlock& rows, int64_t batch, int64_t groups,
                    int64_t repeat) {
   const at::Tensor part = x.narrow(0, rows.begin, batch * rows.size);
   const int64_t heads = x.size(1), d = x.size(2);

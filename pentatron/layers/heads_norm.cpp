@@ -12,7 +12,7 @@ namespace pentatron::layers {
 namespace {
 
 /// How rows of the norm lie in x [T, heads, d]: heads, or the whole projection of a token.
-struct Rows {
+struct NormRows {
   int64_t count = 0, size = 0;
   kernels::RowLayout layout(const at::Tensor& x) const {
     if (size == x.size(2))
@@ -21,7 +21,7 @@ struct Rows {
   }
 };
 
-Rows rows_of(const at::Tensor& x, QkNorm kind) {
+NormRows rows_of(const at::Tensor& x, QkNorm kind) {
   if (kind == QkNorm::kHead) return {x.size(0) * x.size(1), x.size(2)};
   return {x.size(0), x.size(1) * x.size(2)};
 }
@@ -55,7 +55,7 @@ at::Tensor HeadsNorm::scale(at::ScalarType type) const {
 
 at::Tensor HeadsNorm::forward(const at::Tensor& x, at::Tensor& rstd) const {
   const at::ScalarType acc = nn::acc_dtype(x.scalar_type());
-  const Rows rows = rows_of(x, options_.kind);
+  const NormRows rows = rows_of(x, options_.kind);
   if (!is_local()) {
     const at::Tensor wide = x.to(acc);
     const at::Tensor squares = wide.square().sum(at::IntArrayRef{1, 2});
@@ -86,7 +86,7 @@ at::Tensor HeadsNorm::forward(const at::Tensor& x, at::Tensor& rstd) const {
 void HeadsNorm::backward(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x,
                          const at::Tensor& rstd) const {
   const bool train = weight_->trainable;
-  const Rows rows = rows_of(x, options_.kind);
+  const NormRows rows = rows_of(x, options_.kind);
   if (!is_local()) {
     // Ranks that share a head hold addends of its dy, so the sum of the dots is that of all heads;
     // the term that it makes is divided among them.

@@ -105,7 +105,7 @@ parallel::Routed Moe::choose(const at::Tensor& own, const nn::ForwardContext& ct
                                   ? 0
                                   : *parallel::own_part(at::arange(ctx.layout->outer_tokens()), tp_)
                                          .const_data_ptr<int64_t>());
-  parallel::Selection selection{.sinkhorn = ctx.training && o.sinkhorn};
+  parallel::SelectionInputs selection{.sinkhorn = ctx.training && o.sinkhorn};
   if (expert_bias_ != nullptr) selection.bias = expert_bias_->value();
   if (ctx.training && o.forced_balance)
     selection.forced = parallel::balanced_experts(of_own(ctx.layout->row_ids), o.router);

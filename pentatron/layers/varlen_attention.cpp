@@ -121,9 +121,9 @@ bool aligned(const at::Tensor& x) {
 }
 
 /// Between a tensor and the rows of a call, side by side and with heads of the kernel's size.
-class Rows {
+class RowAccess {
  public:
-  Rows(const VarlenRows& rows, const at::Tensor& like, int64_t head_size)
+  RowAccess(const VarlenRows& rows, const at::Tensor& like, int64_t head_size)
       : rows_(rows), head_size_(head_size) {
     if (!rows.rows.empty()) index_ = nn::to_device(at::tensor(rows.rows, at::kLong), like.device());
   }
@@ -172,8 +172,8 @@ int64_t head_size(const AttentionInputs& in, const VarlenKernel& kernel) {
   return kernel.padded_head(std::max(in.q.size(2), in.v.size(2)));
 }
 
-VarlenOperands operands(const AttentionInputs& in, const VarlenCall& call, const Rows& queries,
-                        const Rows& keys) {
+VarlenOperands operands(const AttentionInputs& in, const VarlenCall& call, const RowAccess& queries,
+                        const RowAccess& keys) {
   return {.q = queries.take(in.q),
           .k = keys.take(in.k),
           .v = keys.take(in.v),
@@ -276,7 +276,7 @@ AttentionResult varlen_forward(const AttentionInputs& in, const VarlenKernel& ke
   AttentionResult result = make_result(with_pairs(in, plan));
   for (const VarlenCall& call : plan.calls) {
     const int64_t d = head_size(in, kernel);
-    const Rows queries(call.queries, in.q, d), keys(call.keys, in.q, d);
+    const RowAccess queries(call.queries, in.q, d), keys(call.keys, in.q, d);
     const AttentionResult part = kernel.forward(operands(in, call, queries, keys));
     queries.give(part.out, result.out);
     queries.give_columns(part.lse, result.lse);
@@ -291,7 +291,7 @@ AttentionGradients varlen_backward(const AttentionInputs& in, const AttentionRes
   AttentionGradients grads = make_gradients(with_pairs(in, plan));
   for (const VarlenCall& call : plan.calls) {
     const int64_t size = head_size(in, kernel);
-    const Rows queries(call.queries, in.q, size), keys(call.keys, in.q, size);
+    const RowAccess queries(call.queries, in.q, size), keys(call.keys, in.q, size);
     const AttentionGradients part = kernel.backward(
         operands(in, call, queries, keys),
         {queries.take(saved.out), queries.take_columns(saved.lse)}, queries.take(d.out));

@@ -69,12 +69,9 @@ void Model::assemble(const std::function<std::unique_ptr<nn::Segment>(int64_t)>&
     std::vector<nn::ConnectedSegment> segments;
     for (int64_t i = stage.begin; i < stage.end; ++i)
       segments.push_back({.segment = make(i), .ports = spec_.ports(i)});
-    chunks_.emplace_back(std::move(segments), spec_.flows.size(),
-                         nn::ChunkOptions{.first_segment = stage.begin,
-                                          .recompute = build_.recompute,
-                                          .offload = build_.offload,
-                                          .offloaded = build_.offloaded,
-                                          .graphs = build_.graphs});
+    nn::ChunkOptions options = build_.chunks;
+    options.first_segment = stage.begin;
+    chunks_.emplace_back(std::move(segments), spec_.flows.size(), std::move(options));
   }
 }
 
@@ -124,13 +121,6 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelBuild& b
 nn::Cost segment_cost(const ModelConfig& config, const std::vector<nn::LayerShape>& shapes,
                       int64_t segment) {
   return type_of(config).cost(config, shapes, segment);
-}
-
-nn::Cost model_cost(const ModelConfig& config, const std::vector<nn::LayerShape>& shapes) {
-  nn::Cost total;
-  for (int64_t segment = 0; segment < model_spec(config).num_segments(); ++segment)
-    total += segment_cost(config, shapes, segment);
-  return total;
 }
 
 } // namespace pentatron::models

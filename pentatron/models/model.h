@@ -25,10 +25,7 @@ struct ModelBuild {
   parallel::TensorParallel tp;
   parallel::ExpertParallel experts = {};
   parallel::ContextParallel context = {};
-  nn::Recomputation recompute = {};
-  std::shared_ptr<nn::Offload> offload = nullptr; ///< of layers' activations
-  int64_t offloaded = 0;                          ///< nn::ChunkOptions::offloaded
-  bool graphs = false;                            ///< nn::ChunkOptions::graphs
+  nn::ChunkOptions chunks = {}; ///< of every stage; first_segment follows from `stages`
   /// Of each shared parameter that several pipeline ranks hold: which of them this rank is.
   std::map<std::string, nn::AxisPosition, std::less<>> shared = {};
   std::shared_ptr<const nn::AdapterPlan> adapters = {}; ///< of linear layers; null: none
@@ -100,7 +97,5 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelBuild& b
 /// Of one microbatch on this rank; `shapes` has one for each stream.
 nn::Cost segment_cost(const ModelConfig& config, const std::vector<nn::LayerShape>& shapes,
                       int64_t segment);
-/// Of all segments.
-nn::Cost model_cost(const ModelConfig& config, const std::vector<nn::LayerShape>& shapes);
 
 } // namespace pentatron::models

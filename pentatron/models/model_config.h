@@ -210,7 +210,8 @@ struct ModelConfig {
               "vocabulary size, without the padding that is added internally; if it is not given, "
               "the size of the tokenizer in tokenizer.path")
             .size()
-            .unit("tokens"),
+            .unit("tokens")
+            .of_task(),
         field("padding_token", &C::padding_token,
               "token id whose embedding is not trained by input tokens (like padding_idx of "
               "torch.nn.Embedding); -1: none")
@@ -352,6 +353,7 @@ struct ModelConfig {
               "multi-token prediction: number of additional layers after the last layer, each "
               "trained to predict one more token ahead; only training uses them; 0: none")
             .range(0, kMostMtpLayers)
+            .of_task()
             .only_for(T::kGpt),
         field("mtp_loss_scaling_factor", &C::mtp_loss_scaling_factor,
               "weight of the mean of the multi-token prediction losses in the training loss")
@@ -362,9 +364,11 @@ struct ModelConfig {
               "type=bert: output of the model; masked_lm: predictions of the masked tokens; "
               "classification: one of num_labels classes for each sample; regression: a number for "
               "each sample; none: the hidden states")
+            .of_task()
             .only_for(T::kBert),
         field("num_labels", &C::num_labels, "head=classification: number of classes")
             .range(2, 1 << 20)
+            .of_task()
             .only_for(T::kBert)
             .only_with("head", ModelHead::kClassification),
         field("label_names", &C::label_names,
@@ -372,6 +376,7 @@ struct ModelConfig {
               "names in the model in checkpoint.load, or else the names in the training data, "
               "sorted by byte value")
             .on_resume(OnResume::kTold)
+            .of_task()
             .only_for(T::kBert)
             .only_with("head", ModelHead::kClassification),
         field("classifier_dropout", &C::classifier_dropout,
@@ -379,16 +384,19 @@ struct ModelConfig {
               "hidden_dropout")
             .range(0, 0.99)
             .on_resume(OnResume::kTold)
+            .of_task()
             .only_for(T::kBert)
             .only_with("head", ModelHead::kClassification, ModelHead::kRegression),
         field("binary_head", &C::binary_head,
               "head=masked_lm: also predict the relation of the two texts of a sample (next "
               "sentence or sentence order)")
+            .of_task()
             .only_for(T::kBert)
             .only_with("head", ModelHead::kMaskedLm),
         field("pooler", &C::pooler,
               "head=none: the model has the pooler, a layer applied to the first token of each "
               "sample")
+            .of_task()
             .only_for(T::kBert)
             .only_with("head", ModelHead::kNone),
         field("num_tokentypes", &C::num_tokentypes,

@@ -77,29 +77,6 @@ std::vector<kernels::AttentionPair> pairs_of(const SequenceLayout& queries,
 
 } // namespace
 
-std::vector<TokenRange> real_ranges(const at::Tensor& mask, int64_t batch, int64_t sequence) {
-  PT_DCHECK(mask.numel() == batch * sequence);
-  const at::Tensor real = host_values(mask.reshape({batch, sequence}).ne(0));
-  const auto is_real = real.accessor<bool, 2>();
-  std::vector<TokenRange> ranges;
-  for (int64_t b = 0; b < batch; ++b) {
-    TokenRange range;
-    while (range.begin < sequence && !is_real[b][range.begin]) ++range.begin;
-    range.end = range.begin;
-    while (range.end < sequence && is_real[b][range.end]) ++range.end;
-    if (range.begin == sequence) range = {};
-    for (int64_t s = range.end; s < sequence; ++s) {
-      if (range.end > 0 && is_real[b][s]) {
-        raise<DataError>("the attention mask of sample {} of the batch has padding at token {}, "
-                         "between real tokens\n  try: pad at the beginning or the end of samples",
-                         b, range.end);
-      }
-    }
-    ranges.push_back(range);
-  }
-  return ranges;
-}
-
 std::vector<kernels::AttentionPair> SequenceLayout::self_attention() const {
   PT_DCHECK(whole == nullptr);
   return pairs_of(*this, *this);

@@ -32,10 +32,6 @@ struct SampleChunk {
   int64_t sample = 0, begin = 0, size = 0;
 };
 
-/// The real tokens of each sample, from a mask [batch * sequence] that is nonzero for them. Throws
-/// DataError if a sample's real tokens are not one range.
-std::vector<TokenRange> real_ranges(const at::Tensor& mask, int64_t batch, int64_t sequence);
-
 /// Activations are [tokens, hidden], sample-major; this describes which tokens belong together.
 struct SequenceLayout {
   int64_t batch = 0;    ///< samples

@@ -125,14 +125,6 @@ std::vector<LocalBox> local_boxes(const ShardSpec& spec, const Coordinates& wher
   return boxes;
 }
 
-int64_t local_numel(const ShardSpec& spec, const Coordinates& where) {
-  int64_t total = 0;
-  for (const LocalBox& box : local_boxes(spec, where)) {
-    total += std::accumulate(box.size.begin(), box.size.end(), int64_t{1}, std::multiplies<>());
-  }
-  return total;
-}
-
 namespace {
 
 /// Rows of the rank's tensor that belong to parts held in groups, as flat ranges.

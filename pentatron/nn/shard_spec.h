@@ -77,9 +77,6 @@ std::vector<int64_t> local_shape(const ShardSpec& spec, const Coordinates& where
 /// axes they tile the tensor exactly once.
 std::vector<LocalBox> local_boxes(const ShardSpec& spec, const Coordinates& where);
 
-/// Number of true elements a rank holds.
-int64_t local_numel(const ShardSpec& spec, const Coordinates& where);
-
 /// Elements [begin, begin + size) of a rank's tensor, flattened.
 struct FlatRange {
   int64_t begin = 0, size = 0;

@@ -53,7 +53,7 @@ class Adafactor final : public Rule {
     const double kept = 1 - std::pow(t, -config_.adafactor_decay_rate);
     const double rate =
         config_.adafactor_relative_step ? std::min(how.lr, 1 / std::sqrt(t)) : how.lr;
-    PartialSums sums;
+    SumsOverRanks sums;
     std::vector<Work> all;
     for (size_t i = 0; i < part.shard.pieces.size(); ++i)
       all.push_back(begin(part, i, how.grad_scale, sums));
@@ -71,7 +71,7 @@ class Adafactor final : public Rule {
     return flat.narrow(0, piece.begin, piece.size);
   }
 
-  Work begin(const ShardState& part, size_t i, double grad_scale, PartialSums& sums) const {
+  Work begin(const ShardState& part, size_t i, double grad_scale, SumsOverRanks& sums) const {
     Work w{.grid = MatrixGrid(*part.shard.pieces[i].param),
            .gradient = {},
            .rows = {},
@@ -93,7 +93,8 @@ class Adafactor final : public Rule {
   }
 
   /// The update before it is clipped and scaled.
-  void set_update(Work& w, const ShardState& part, size_t i, double kept, PartialSums& sums) const {
+  void set_update(Work& w, const ShardState& part, size_t i, double kept,
+                  SumsOverRanks& sums) const {
     const MatrixGrid& grid = w.grid;
     if (factored_) {
       at::Tensor rows = part.reduced[i][0], columns = part.reduced[i][1];

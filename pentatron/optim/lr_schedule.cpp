@@ -162,7 +162,7 @@ LrCurve lr_curve(const SchedulerConfig& scheduler, double max_lr, double min_lr,
           .decay = l.decay,
           .wsd_style = scheduler.lr_wsd_decay_style,
           .wsd_decay = l.wsd,
-          .unit = length.by_samples() ? 1.0 : static_cast<double>(length.batch)};
+          .samples_per_step = length.by_samples() ? 1.0 : static_cast<double>(length.batch)};
 }
 
 WeightDecayCurve weight_decay_curve(const SchedulerConfig& scheduler, double weight_decay,
@@ -183,8 +183,8 @@ double LrCurve::at(int64_t n) const {
   if (step > decay) return min_lr;
   if (style == LrDecayStyle::kInverseSquareRoot) {
     // Megatron counts samples, which matters only without a warmup.
-    return std::max(min_lr, max_lr * std::sqrt(std::max(warmup * unit, 1.0)) /
-                                std::sqrt(std::max(step * unit, 1.0)));
+    return std::max(min_lr, max_lr * std::sqrt(std::max(warmup * samples_per_step, 1.0)) /
+                                std::sqrt(std::max(step * samples_per_step, 1.0)));
   }
   const double ratio = (step - warmup) / (decay - warmup);
   double coefficient = 1.0;

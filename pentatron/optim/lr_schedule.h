@@ -135,7 +135,7 @@ struct LrCurve {
   double decay = 1;
   WsdDecayStyle wsd_style = WsdDecayStyle::kExponential;
   double wsd_decay = 0;
-  double unit = 1; ///< samples of a step of n
+  double samples_per_step = 1; ///< a step of n
 
   double at(int64_t n) const;
 };

@@ -70,12 +70,12 @@ std::string split_axis(const nn::Param& param) {
   return {};
 }
 
-at::Tensor PartialSums::add(at::Tensor sum, bool split) {
+at::Tensor SumsOverRanks::add(at::Tensor sum, bool split) {
   if (split) parts_.push_back(sum);
   return sum;
 }
 
-void PartialSums::reduce(const comm::Group& group) {
+void SumsOverRanks::reduce(const comm::Group& group) {
   if (parts_.empty()) return;
   std::vector<at::Tensor> flat;
   for (const at::Tensor& part : parts_) flat.push_back(part.flatten());
@@ -138,11 +138,11 @@ at::Tensor MatrixGrid::counted(const at::Tensor& x) const {
   return counted_.defined() ? x * counted_.to(x.options()) : x;
 }
 
-at::Tensor MatrixGrid::sums_of_rows(const at::Tensor& x, PartialSums& sums) const {
+at::Tensor MatrixGrid::sums_of_rows(const at::Tensor& x, SumsOverRanks& sums) const {
   return sums.add(x.sum(-1), columns_split_);
 }
 
-at::Tensor MatrixGrid::sums_of_columns(const at::Tensor& x, PartialSums& sums) const {
+at::Tensor MatrixGrid::sums_of_columns(const at::Tensor& x, SumsOverRanks& sums) const {
   const at::Tensor own = counted(x);
   std::vector<at::Tensor> parts;
   for (const RowInterval& rows : intervals_)
@@ -150,7 +150,7 @@ at::Tensor MatrixGrid::sums_of_columns(const at::Tensor& x, PartialSums& sums) c
   return sums.add(at::stack(parts, 1), rows_split_);
 }
 
-at::Tensor MatrixGrid::totals(const at::Tensor& x, PartialSums& sums) const {
+at::Tensor MatrixGrid::totals(const at::Tensor& x, SumsOverRanks& sums) const {
   const at::Tensor own = counted(x);
   std::vector<at::Tensor> parts;
   for (const RowInterval& rows : intervals_)
@@ -158,7 +158,7 @@ at::Tensor MatrixGrid::totals(const at::Tensor& x, PartialSums& sums) const {
   return sums.add(at::stack(parts, 1), rows_split_ || columns_split_);
 }
 
-at::Tensor MatrixGrid::totals_of_rows(const at::Tensor& x, PartialSums& sums) const {
+at::Tensor MatrixGrid::totals_of_rows(const at::Tensor& x, SumsOverRanks& sums) const {
   const at::Tensor own = counted(x.unsqueeze(-1));
   std::vector<at::Tensor> parts;
   for (const RowInterval& rows : intervals_)

@@ -31,7 +31,7 @@ std::vector<RowInterval> rows_of_matrices(const nn::ShardSpec& spec, const nn::C
 std::string split_axis(const nn::Param& param);
 
 /// Sums of which every rank of a group has a part, completed by one all-reduce.
-class PartialSums {
+class SumsOverRanks {
  public:
   /// Complete after reduce(), in place; complete already unless `split`.
   at::Tensor add(at::Tensor sum, bool split);
@@ -54,11 +54,11 @@ class MatrixGrid {
   /// A flat vector of the rank's elements as [S, R, C].
   at::Tensor view(const at::Tensor& flat) const;
   /// Of x [S, R, C]: [S, R], [S, P, C] and [S, P], to be completed by sums.reduce().
-  at::Tensor sums_of_rows(const at::Tensor& x, PartialSums& sums) const;
-  at::Tensor sums_of_columns(const at::Tensor& x, PartialSums& sums) const;
-  at::Tensor totals(const at::Tensor& x, PartialSums& sums) const;
+  at::Tensor sums_of_rows(const at::Tensor& x, SumsOverRanks& sums) const;
+  at::Tensor sums_of_columns(const at::Tensor& x, SumsOverRanks& sums) const;
+  at::Tensor totals(const at::Tensor& x, SumsOverRanks& sums) const;
   /// Of x [S, R], a number for each row: [S, P].
-  at::Tensor totals_of_rows(const at::Tensor& x, PartialSums& sums) const;
+  at::Tensor totals_of_rows(const at::Tensor& x, SumsOverRanks& sums) const;
   /// [S, P] of complete sums of rows and columns.
   at::Tensor totals_of(const at::Tensor& rows, const at::Tensor& columns) const;
   /// x [S, P] as [S, R]: each row has its part's.

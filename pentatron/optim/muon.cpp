@@ -95,7 +95,7 @@ class SecondMoment {
 
   /// Turns the orthogonal factors [S, R, C] of all pieces into updates, in place.
   void divide(const ShardState& part, const std::vector<at::Tensor>& factors) const {
-    PartialSums sums;
+    SumsOverRanks sums;
     std::vector<MatrixGrid> grids;
     std::vector<at::Tensor> rows, columns, before, after;
     for (size_t i = 0; i < factors.size(); ++i) {

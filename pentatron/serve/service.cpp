@@ -215,7 +215,7 @@ int64_t Service::room_of(const CompletionRequest& request, const PromptText& pro
   return request.max_tokens.value_or(room);
 }
 
-std::vector<TextJob> Service::jobs_of(Answer& answer, int64_t variant) const {
+std::vector<TextJob> Service::jobs_of(CompletionAnswer& answer, int64_t variant) const {
   const CompletionRequest& request = answer.request();
   const uint64_t seed = request.seed ? *request.seed : random_number();
   std::vector<TextJob> jobs;
@@ -265,12 +265,12 @@ void Service::complete(const http::Request& request, Endpoint endpoint,
         400, "echo is not supported: this model answers a prompt instead of continuing it", "echo");
   std::vector<PromptText> prompts = prompts_of(parsed, variant);
   for (const PromptText& prompt : prompts) room_of(parsed, prompt); // before anything begins
-  Answer::Options options{.model = options_.models[static_cast<size_t>(variant)]};
+  CompletionAnswer::Options options{.model = options_.models[static_cast<size_t>(variant)]};
   if (!parsed.ignore_eos)
     options.stop_tokens =
         endpoint == Endpoint::kChat ? options_.chat_stops : options_.completion_stops;
-  const auto answer = std::make_shared<Answer>(std::move(parsed), std::move(prompts),
-                                               std::move(options), tokenizer_, exchange);
+  const auto answer = std::make_shared<CompletionAnswer>(std::move(parsed), std::move(prompts),
+                                                         std::move(options), tokenizer_, exchange);
   std::vector<TextJob> jobs = jobs_of(*answer, variant);
   switch (scheduler_.submit(std::move(jobs), exchange->gone())) {
   case Scheduler::Submitted::kTaken:

@@ -10,7 +10,7 @@
 
 #include "pentatron/data/tokenizer.h"
 #include "pentatron/data/tokenizer/chat_template.h"
-#include "pentatron/serve/answer.h"
+#include "pentatron/serve/completion_answer.h"
 #include "pentatron/serve/http/server.h"
 #include "pentatron/serve/metrics.h"
 #include "pentatron/serve/request.h"
@@ -61,7 +61,7 @@ class Service {
   PromptText plain_prompt(const PromptInput& input) const;
   /// How many new tokens a text may have.
   int64_t room_of(const CompletionRequest& request, const PromptText& prompt) const;
-  std::vector<TextJob> jobs_of(Answer& answer, int64_t variant) const;
+  std::vector<TextJob> jobs_of(CompletionAnswer& answer, int64_t variant) const;
 
   ServiceOptions options_;
   const data::Tokenizer& tokenizer_;

@@ -12,10 +12,10 @@
 #include "pentatron/base/json.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
+#include "pentatron/checkpoint/model_files.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/nn/record.h"
 #include "pentatron/trainer/described_run.h"
-#include "pentatron/trainer/export_hf.h"
 
 namespace pentatron::trainer {
 
@@ -30,7 +30,7 @@ std::string family_of_base(const Config& config) {
     where = run->folder.string();
   }
   if (where.empty()) return {};
-  for (const auto& [name, text] : model_files(where))
+  for (const auto& [name, text] : checkpoint::model_files(where))
     if (name.ends_with("/config.json"))
       return json_get_or<std::string>(parse_json(text, name), "model_type", "", name);
   return {};
@@ -103,7 +103,7 @@ void check_adapters(const Config& config, config::Violations& violations) {
                    "peft.dropout=0");
 }
 
-checkpoint::Adapter adapter_parts(const Config& config) {
+checkpoint::Adapter configured_adapter(const Config& config) {
   if (!config.peft.on()) return {};
   config::Violations violations;
   checkpoint::Adapter parts =
@@ -114,7 +114,7 @@ checkpoint::Adapter adapter_parts(const Config& config) {
 
 std::shared_ptr<const nn::AdapterPlan> plan_adapters(const Config& config) {
   if (!config.peft.on()) return nullptr;
-  const checkpoint::Adapter parts = adapter_parts(config);
+  const checkpoint::Adapter parts = configured_adapter(config);
   return std::make_shared<const nn::AdapterPlan>(
       checkpoint::adapter_plan(parts.modules, config.peft, parts.whole));
 }
@@ -162,7 +162,7 @@ void check_adopted(const checkpoint::AdapterSettings& adopted, Config config,
 }
 
 checkpoint::Adapter loaded_adapter(const Config& config, const std::string& base) {
-  checkpoint::Adapter parts = adapter_parts(config);
+  checkpoint::Adapter parts = configured_adapter(config);
   const std::string& load = config.peft.load;
   const auto read = [&] {
     checkpoint::read_peft_tensors(load, parts);
@@ -183,7 +183,7 @@ void begin_adapters(const parallelize::TrainingModel& model, const Config& confi
         [&](nn::Param& param) { nn::load_global(param, parts.tensors.at(param.name())); });
     return;
   }
-  const checkpoint::Adapter parts = adapter_parts(config);
+  const checkpoint::Adapter parts = configured_adapter(config);
   const std::vector<checkpoint::AdaptedModule>& modules = parts.modules;
   const bool dora = config.peft.type == checkpoint::AdapterType::kDora;
   std::map<std::string, at::Tensor> known; // magnitudes, and the base's values of whole modules

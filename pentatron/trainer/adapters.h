@@ -18,7 +18,7 @@ namespace pentatron::trainer {
 void check_adapters(const Config& config, config::Violations& violations);
 
 /// What gets adapters and what trains beside them, without tensors; nothing without adapters.
-checkpoint::Adapter adapter_parts(const Config& config);
+checkpoint::Adapter configured_adapter(const Config& config);
 /// The adapters as an argument for models; null without adapters.
 std::shared_ptr<const nn::AdapterPlan> plan_adapters(const Config& config);
 

@@ -405,7 +405,7 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   check_qk_clip(*this, violations);
   check_graphs(*this, violations);
   check_precision(*this, violations);
-  check_param_groups(optimizer.param_groups, model, violations);
+  check_param_group_patterns(optimizer.param_groups, model, violations);
   const optim::TrainLength length = train_length(train);
   if (length.iters + length.samples > 0)
     optim::check_scheduler(scheduler, optimizer.lr, optimizer.min_lr, length, violations);

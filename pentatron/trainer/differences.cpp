@@ -1,7 +1,6 @@
 #include "pentatron/trainer/differences.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <vector>
 
@@ -87,16 +86,11 @@ void check_saved(const Config& saved, const Config& config, bool has_training_st
 
 void tell_other_model(const models::ModelConfig& saved, const Config& config,
                       const std::string& where) {
-  // What a new task brings; its tensors are checked.
-  constexpr std::array kOfTask = {
-      "model.head",   "model.num_labels", "model.label_names",    "model.binary_head",
-      "model.pooler", "model.vocab_size", "model.mtp_num_layers", "model.classifier_dropout"};
   Config theirs = config;
   theirs.model = saved;
   std::vector<std::string> texts;
   for (const config::Difference& d : config::diff(theirs, config))
-    if (d.on_resume == config::OnResume::kModel &&
-        std::ranges::find(kOfTask, d.path) == kOfTask.end())
+    if (d.on_resume == config::OnResume::kModel && !d.of_task)
       texts.push_back(fmt::format("{}={} instead of {}", d.path, d.before, d.after));
   if (!texts.empty())
     log::shared_warning("the weights of {} were trained with {}",

@@ -25,7 +25,7 @@ void check_saved(const Config& saved, const Config& config, bool has_training_st
                  const std::string& folder);
 
 /// Warns of keys of `config` that change what the weights in `where`, of the model `saved`,
-/// compute: rotary_base, activation_func. Those of a new task (head, labels) are not named.
+/// compute: rotary_base, activation_func. Those of a new task (Field::of_task) are not named.
 void tell_other_model(const models::ModelConfig& saved, const Config& config,
                       const std::string& where);
 

@@ -202,14 +202,12 @@ std::optional<Evaluation> result_of(const HfEvaluation& options, const models::M
   EvaluationSums sums;
   for (const models::LossTerm& term : spec.losses)
     sums.terms.push_back({state.loss_sum(term.name), batch.num_targets.at(term.labels)});
-  std::optional<Evaluation> result = losses_of(spec, sums);
   for (const models::LossTerm* term : empty_terms(spec, batch)) {
     log::warning("{} has no target in {}, where all {} are ignored, so the total loss is "
                  "undefined, as in transformers",
                  term->name, options.batches.string(), term->labels);
-    result->loss = std::numeric_limits<double>::quiet_NaN();
   }
-  return result;
+  return losses_of(spec, sums);
 }
 
 /// Why a batch gives outputs and no loss, which its model could give.

@@ -44,16 +44,19 @@ bool wants_scores(const models::ModelSpec& spec) {
 
 std::optional<Evaluation> losses_of(const models::ModelSpec& spec, const EvaluationSums& sums) {
   Evaluation result;
-  bool any = false;
+  bool any = false, whole = true;
+  double total = 0;
   for (size_t i = 0; i < sums.terms.size(); ++i) {
     const EvaluationSums::Term& term = sums.terms[i];
+    any = any || term.targets > 0;
+    whole = whole && (term.targets > 0 || !spec.losses[i].evaluated);
     if (term.targets == 0) continue;
-    any = true;
     const double mean = term.loss_sum / static_cast<double>(term.targets);
-    result.loss += spec.losses[i].weight * mean;
+    total += spec.losses[i].weight * mean;
     if (spec.num_evaluated() > 1)
       result.figures.emplace_back(figure_name(spec.losses[i].name), mean);
   }
+  if (whole) result.loss = total;
   return any ? std::optional(std::move(result)) : std::nullopt;
 }
 
@@ -78,7 +81,10 @@ std::optional<Evaluation> evaluated(const models::ModelSpec& spec, const Evaluat
 Evaluation mean_of(const std::vector<Evaluation>& parts) {
   Evaluation mean;
   const auto n = static_cast<double>(parts.size());
-  for (const Evaluation& part : parts) mean.loss += part.loss / n;
+  double loss = 0;
+  for (const Evaluation& part : parts) loss += part.loss.value_or(0) / n;
+  if (std::ranges::all_of(parts, [](const Evaluation& part) { return part.loss.has_value(); }))
+    mean.loss = loss;
   for (const auto& [name, first] : parts.front().figures) {
     double sum = 0;
     size_t found = 0;

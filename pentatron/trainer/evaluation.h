@@ -28,7 +28,7 @@ struct EvaluationSums {
 /// The loss, and named figures: losses of the terms if there are several (lm_loss), shares of right
 /// guesses (lm_accuracy), scores of samples (accuracy, f1, pearson).
 struct Evaluation {
-  double loss = 0;
+  std::optional<double> loss; ///< none: one of the terms that it sums has no target
   Scores figures;
 };
 

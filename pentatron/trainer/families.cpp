@@ -108,8 +108,8 @@ void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
         "train.freeze=[]");
 }
 
-void check_param_groups(const std::vector<std::string>& groups, const models::ModelConfig& model,
-                        config::Violations& violations) {
+void check_param_group_patterns(const std::vector<std::string>& groups,
+                                const models::ModelConfig& model, config::Violations& violations) {
   if (groups.empty()) return;
   const models::ParamSpecs specs = models::param_specs(model);
   for (const std::string& text : groups) {

@@ -27,8 +27,8 @@ void check_freeze(const TrainConfig& train, const models::ModelConfig& model,
                   config::Violations& violations);
 
 /// Adds a violation for a pattern of optimizer.param_groups that matches no parameter of the model.
-void check_param_groups(const std::vector<std::string>& groups, const models::ModelConfig& model,
-                        config::Violations& violations);
+void check_param_group_patterns(const std::vector<std::string>& groups,
+                                const models::ModelConfig& model, config::Violations& violations);
 
 /// Sets the family of every parameter, and how its products on `device` are computed (precision.h);
 /// before they have storage.

@@ -81,8 +81,8 @@ kernels::Agreement agree_with_all(const Selection& mine, const comm::Group& worl
   const auto runnable = kernels::runnable_entries();
   if (world.size() == 1) return agree(mine, {runnable});
   const bool first = world.rank() == 0;
-  const Selection selection =
-      Selection::parse(comm::gather_text(first ? mine.text() : "", world)[0], "rank 0's kernels");
+  const Selection selection = Selection::parse(
+      comm::broadcast_text(first ? mine.text() : "", 0, world), "rank 0's kernels");
   // Almost always all machines are equal, and a digest tells that.
   const std::string text = kernels::to_text(runnable);
   const std::vector<std::string> digests = comm::gather_text(sha256(text), world);

@@ -19,7 +19,7 @@ std::filesystem::path kernel_cache_file();
 
 /// The kernel choices stored in a checkpoint.
 struct StoredKernels {
-  std::optional<std::string> text; ///< none: an older program wrote it, or the file is damaged
+  std::optional<std::string> text; ///< none: of converted weights, or the file is damaged
   std::string problem;             ///< of a damaged file
 };
 StoredKernels stored_kernels(const std::filesystem::path& checkpoint);

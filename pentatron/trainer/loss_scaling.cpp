@@ -27,11 +27,11 @@ LossScaling::LossScaling(const MixedPrecisionConfig& config, Precision dtype)
 
 bool LossScaling::overflowed(const StepResult& result) const {
   if (result.finite || !on() || !scaler_->dynamic()) return false;
-  return std::isfinite(*result.loss) || !scaler_->exhausted();
+  return losses_are_finite(result) || !scaler_->exhausted();
 }
 
 void LossScaling::after_step(int64_t iteration, const StepResult& result, int64_t samples) {
-  if (!on() || !result.loss) return;
+  if (!on() || !result.computed) return;
   if (!result.finite) {
     ++held_iterations_;
     held_samples_ += samples;
@@ -41,7 +41,7 @@ void LossScaling::after_step(int64_t iteration, const StepResult& result, int64_
   scaler_->update(!result.finite);
   if (result.finite) return;
   log::info("skipped iteration {}: {} not finite at loss scale {:g}; {} {:g}", iteration,
-            std::isfinite(*result.loss) ? "gradients are" : "the loss is", used,
+            losses_are_finite(result) ? "gradients are" : "the loss is", used,
             scale() < used ? "the next one is" : "it stays", scale());
   if (!scaler_->exhausted() || scale() < used || warned_) return;
   warned_ = true;

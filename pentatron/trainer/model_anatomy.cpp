@@ -15,7 +15,7 @@ namespace pentatron::trainer {
 
 namespace {
 
-/// As nn::local_numel(), for numbers beyond 64 bits.
+/// True elements, of which there may be more than 64 bits count.
 double real_elements(const nn::ShardSpec& spec, const nn::Coordinates& where) {
   double total = 0;
   for (const nn::LocalBox& box : nn::local_boxes(spec, where)) {

@@ -354,14 +354,14 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
   log.step_time_s = time_s;
   log.learning_rate = r.lr;
   log.global_batch_size = r.samples;
-  if (loss) log.losses = {{options.loss_name, *loss}};
+  if (r.computed || loss) log.losses = {{options.loss_name, loss}};
   log.losses.insert(log.losses.end(), terms.begin(), terms.end());
   log.grad_norm = r.grad_norm;
   log.logits = r.logits;
   log.loss_scale = r.loss_scale;
   log.skipped_iterations = r.skipped;
   log.nan_iterations = r.nan;
-  if (loss) { // a step without targets computes nothing
+  if (flops.model > 0) { // a step without targets computes nothing
     log.tokens_per_s = static_cast<double>(tokens(samples)) / time_s;
     log.tflops = flops.model / time_s / 1e12 / static_cast<double>(options.world_size);
     log.mfu = utilization(flops.model, time_s, options.peak, options.world_size);
@@ -395,12 +395,12 @@ bool Reporter::prints(int64_t iteration) const {
 void Reporter::step(const StepReport& r) {
   State& s = *state_;
   if (!s.options.main_rank) return;
-  if (r.loss)
+  if (r.computed)
     s.mean_step_s = s.mean_step_s == 0 ? r.step_time_s : 0.9 * s.mean_step_s + 0.1 * r.step_time_s;
   s.estimate(r);
   TrainLog one = s.log_of(r, r.loss, r.terms, r.step_time_s, r.samples, r.flops);
   one.nan_iterations = r.finite ? 0 : 1; // of this step, not of the run
-  one.skipped_iterations = r.finite && r.loss && !r.too_large && !r.overflow ? 0 : 1;
+  one.skipped_iterations = r.finite && r.computed && !r.too_large && !r.overflow ? 0 : 1;
   one.saves = std::exchange(s.saves, {});
   s.write_files();
   s.write_metrics([&](MetricsFile& metrics) { metrics.write(one); });
@@ -413,7 +413,7 @@ void Reporter::step(const StepReport& r) {
   s.summary.iteration = r.iteration;
   s.summary.consumed_samples = r.consumed_samples;
   s.summary.consumed_tokens = s.tokens(r.consumed_samples);
-  if (r.loss) {
+  if (r.computed) {
     s.summary.training_seconds += r.step_time_s;
     s.summary.timed_tokens += static_cast<double>(s.tokens(r.samples));
   }
@@ -426,13 +426,15 @@ void Reporter::step(const StepReport& r) {
   Interval& i = s.interval;
   ++i.steps;
   i.time_s += r.step_time_s;
-  if (r.loss) {
+  if (r.computed) {
     i.trained_samples += r.samples;
     i.trained_s += r.step_time_s;
   }
-  if (r.finite && r.loss && !r.overflow) {
-    ++i.counted_losses;
-    i.loss += *r.loss;
+  if (r.finite && r.computed && !r.overflow) {
+    if (r.loss) {
+      ++i.counted_losses;
+      i.loss += *r.loss;
+    }
     for (const auto& [name, value] : r.terms) {
       i.terms[name].first += value;
       ++i.terms[name].second;
@@ -453,15 +455,17 @@ void Reporter::step(const StepReport& r) {
       terms.emplace_back(name, steps > 0 ? sum / static_cast<double>(steps) : value);
     }
     TrainLog line = s.log_of(r, loss, terms, i.time_s / n, r.samples, mean);
-    if (loss) line.tokens_per_s = static_cast<double>(s.tokens(i.trained_samples)) / i.trained_s;
+    if (i.trained_s > 0)
+      line.tokens_per_s = static_cast<double>(s.tokens(i.trained_samples)) / i.trained_s;
     const auto columns = static_cast<size_t>(std::clamp(log::console_width(), 1, 120));
     s.print(compact_line(line, log::is_terminal() ? columns : kLineColumns), train_line(line));
     i = {};
   }
-  s.bar->update(r.iteration,
-                fmt::format("{} ETA {}",
-                            r.loss ? fmt::format("loss {:.4f}", *r.loss) : "no targets",
-                            short_duration(*one.eta_s)));
+  s.bar->update(r.iteration, fmt::format("{} ETA {}",
+                                         r.loss       ? fmt::format("loss {:.4f}", *r.loss)
+                                         : r.computed ? "loss undefined"
+                                                      : "no targets",
+                                         short_duration(*one.eta_s)));
 }
 
 void Reporter::save(const checkpoint::SaveEvent& e) {
@@ -504,26 +508,32 @@ void Reporter::save(const checkpoint::SaveEvent& e) {
 void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, const Evaluation& result) {
   State& s = *state_;
   if (!s.options.main_rank) return;
-  s.plot.validation.push_back({static_cast<double>(iteration), result.loss});
-  s.summary.add_validation_loss(iteration, result.loss);
+  if (result.loss) {
+    s.plot.validation.push_back({static_cast<double>(iteration), *result.loss});
+    s.summary.add_validation_loss(iteration, *result.loss);
+  }
   s.write_metrics([&](MetricsFile& metrics) {
     metrics.write(evaluation_line(iteration, result.loss, result.figures, consumed_samples,
                                   s.tokens(consumed_samples)));
   });
   s.write_tensorboard(iteration, [&](TensorBoardWriter& board) {
-    board.evaluation(s.options.loss_name, "validation", iteration, consumed_samples, result.loss);
+    if (result.loss)
+      board.evaluation(s.options.loss_name, "validation", iteration, consumed_samples,
+                       *result.loss);
     for (const auto& [name, value] : result.figures)
       board.figure(name, "validation", iteration, value);
   });
-  TrackedValues tracked = {{"validation_loss", result.loss}};
+  TrackedValues tracked;
+  if (result.loss) tracked.emplace_back("validation_loss", *result.loss);
   for (const auto& [name, value] : result.figures)
     tracked.emplace_back("validation_" + name, value);
   s.track(iteration, iteration, tracked);
   s.redraw(/*now=*/false);
   s.settle();
+  std::vector<std::pair<std::string, double>> box;
+  if (result.loss) box.emplace_back(s.options.loss_name, *result.loss);
   s.print(compact_evaluation(iteration, s.options.total_iterations, result.loss, result.figures),
-          evaluation_box(fmt::format("validation loss at iteration {}", iteration),
-                         {{s.options.loss_name, result.loss}}));
+          evaluation_box(fmt::format("validation loss at iteration {}", iteration), box));
 }
 
 void Reporter::task_scores(int64_t iteration, int64_t consumed_samples, const TaskFigures& scores) {

@@ -27,7 +27,8 @@ struct StepReport {
   int64_t iteration = 0;
   int64_t consumed_samples = 0;
   int64_t samples = 0;
-  std::optional<double> loss; ///< none: the batch had no targets, and the step was skipped
+  bool computed = true;       ///< if not, the batch had no targets, and the step was skipped
+  std::optional<double> loss; ///< none: one of the terms that it sums has no target
   Scores terms;               ///< of a model with several loss terms, by name
   std::optional<double> grad_norm;
   AttentionLogits logits;

@@ -27,7 +27,7 @@ std::string changed_files(const std::string& folder, const std::string& data_fil
                           bool other_settings) {
   const checkpoint::Attachments attachments = checkpoint::read_manifest(folder).attachments;
   const auto stored = attachments.find(data::kDataFilesName);
-  if (stored == attachments.end()) return ""; // of an older program
+  if (stored == attachments.end()) return ""; // not saved by a Trainer
   std::vector<data::DataFile> before = data::data_files_from_json(
       checkpoint::read_attachment(folder, data::kDataFilesName, stored->second));
   std::vector<data::DataFile> now = data::data_files_from_json(data_files);

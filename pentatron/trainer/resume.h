@@ -10,7 +10,7 @@
 namespace pentatron::trainer {
 
 /// Throws ConfigError if the checkpoint in `folder` was trained with another tokenizer
-/// (checkpoint.check_tokenizer). `saved` may be empty: of an older program.
+/// (checkpoint.check_tokenizer). `saved` may be empty: of converted weights.
 void check_digest(const CheckpointConfig& config, const std::string& folder,
                   const std::string& saved, const std::string& own);
 

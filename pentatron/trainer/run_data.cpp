@@ -15,7 +15,7 @@ RunData open_run_data(const Config& config, bool writes_nothing) {
   const int64_t iterations = total_iterations(config.train);
   RunData run;
   run.tokenizer = naming("tokenizer.path=", config.tokenizer.path,
-                         [&] { return data::make_tokenizer(config.tokenizer); });
+                         [&] { return data::shared_tokenizer(config.tokenizer); });
   run.samples = batch_schedule(config.train).samples_after(iterations);
   if (config.dataset.type == data::DatasetType::kText) check_vocabulary(config, *run.tokenizer);
   const int64_t evaluation = config.train.eval_iters * config.train.global_batch_size;

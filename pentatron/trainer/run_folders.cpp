@@ -23,9 +23,9 @@
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/plot/metrics_text.h"
+#include "pentatron/trainer/checkpoint_export.h"
 #include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/differences.h"
-#include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/run_files.h"
 
 namespace pentatron::trainer {

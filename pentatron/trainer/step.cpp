@@ -58,10 +58,18 @@ std::string skip_text(const StepResult& result, const StepOptions& options) {
                      *result.grad_norm, options.grad_norm_skip_threshold);
 }
 
+bool losses_are_finite(const StepResult& result) {
+  const auto fine = [](const std::optional<double>& loss) { return !loss || std::isfinite(*loss); };
+  return fine(result.loss) && std::ranges::all_of(result.terms, fine);
+}
+
 std::string nonfinite_text(const StepResult& result) {
   std::vector<std::string> what;
-  if (result.loss && !std::isfinite(*result.loss))
-    what.push_back(fmt::format("loss {:g}", *result.loss));
+  if (!losses_are_finite(result)) {
+    const auto infinite = [](const auto& term) { return term && !std::isfinite(*term); };
+    const auto term = std::ranges::find_if(result.terms, infinite);
+    what.push_back(fmt::format("loss {:g}", infinite(result.loss) ? *result.loss : **term));
+  }
   if (result.grad_norm && !std::isfinite(*result.grad_norm))
     what.push_back(fmt::format("gradient norm {:g}", *result.grad_norm));
   return fmt::format(
@@ -340,13 +348,19 @@ StepResult Stepper::result_of(const QueuedStep& step, const double* figures) con
   result.totals = step.totals;
   result.terms.resize(spec().losses.size());
   if (!step.figures.defined()) return result;
+  result.computed = true;
   double total = 0;
+  bool whole = true;
   for (size_t i = 0; i < result.terms.size(); ++i) {
-    if (step.targets[i] == 0) continue;
+    const models::LossTerm& term = spec().losses[i];
+    if (step.targets[i] == 0) {
+      whole = whole && !term.evaluated;
+      continue;
+    }
     result.terms[i] = plain(figures[i] / static_cast<double>(step.targets[i]));
-    if (spec().losses[i].evaluated) total += spec().losses[i].weight * *result.terms[i];
+    if (term.evaluated) total += term.weight * *result.terms[i];
   }
-  result.loss = plain(total);
+  if (whole) result.loss = plain(total);
   const double* next = figures + result.terms.size();
   for (size_t i = 0; i < spec().auxiliary.size(); ++i, ++next) {
     result.auxiliary.emplace_back();
@@ -363,7 +377,7 @@ StepResult Stepper::result_of(const QueuedStep& step, const double* figures) con
   // Nobody updates what anybody found to be not finite, or copies would differ.
   if (!copies_finite && std::isfinite(*result.grad_norm))
     result.grad_norm = std::numeric_limits<double>::infinity();
-  result.finite = std::isfinite(*result.loss) && std::isfinite(*result.grad_norm);
+  result.finite = losses_are_finite(result) && std::isfinite(*result.grad_norm);
   if (step.expert_counts.defined()) {
     result.expert_counts = at::empty(step.expert_counts.sizes(), at::kLong);
     int64_t* const counts = result.expert_counts.mutable_data_ptr<int64_t>();

@@ -45,8 +45,8 @@ struct StepOptions {
 
 /// Equal on all ranks.
 struct StepResult {
-  /// The weighted sum of the terms that evaluation has, too, and that have targets; none without
-  /// targets: then nothing was computed or updated.
+  bool computed = false; ///< some term has targets; if not, nothing was updated
+  /// The weighted sum of the terms that evaluation has, too; none if one of them has no target.
   std::optional<double> loss;
   /// Of each of the model's terms: sum over targets / number of targets, over all ranks; none
   /// without targets.
@@ -81,6 +81,8 @@ struct QueuedStep {
   bool decided = false;     ///< it was queued
 };
 
+/// Whether every loss is finite.
+bool losses_are_finite(const StepResult& result);
 /// "loss nan and gradient norm inf are not finite, first seen in layers.0", of a step that was not.
 std::string nonfinite_text(const StepResult& result);
 /// Why a step whose numbers are finite updated nothing: "its batch has no targets".

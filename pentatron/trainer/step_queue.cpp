@@ -54,7 +54,7 @@ StepResult StepQueue::step_now(const data::StepData& data, const StepOptions& op
     search.times = nullptr;
     result = stepper_->step(data, search);
   }
-  if (result.loss) scales_->end_step(world_);
+  if (result.computed) scales_->end_step(world_);
   return result;
 }
 
@@ -75,7 +75,7 @@ std::vector<MadeStep> StepQueue::take() {
     all.back().result = results[i];
     // The weights are still those of this step only if no later one has changed them.
     const auto updated = [](const StepResult& later) {
-      return later.loss && later.finite && !later.too_large;
+      return later.computed && later.finite && !later.too_large;
     };
     if (!results[i].finite &&
         std::none_of(results.begin() + static_cast<std::ptrdiff_t>(i) + 1, results.end(), updated))

@@ -12,6 +12,7 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
+#include "pentatron/checkpoint/model_files.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/run_saver.h"
@@ -23,10 +24,10 @@
 #include "pentatron/data/loader.h"
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/check_run.h"
+#include "pentatron/trainer/checkpoint_export.h"
 #include "pentatron/trainer/delayed_scales.h"
 #include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/differences.h"
-#include "pentatron/trainer/export_hf.h"
 #include "pentatron/trainer/families.h"
 #include "pentatron/trainer/input_log.h"
 #include "pentatron/trainer/kernel_choice.h"
@@ -56,8 +57,6 @@
 namespace pentatron::trainer {
 
 namespace fs = std::filesystem;
-
-/// In a checkpoint, of a run that began with the weights of a model: where that was.
 
 struct Trainer::State {
   Config config;
@@ -158,10 +157,10 @@ void Trainer::State::build_model() {
                                           ? std::make_shared<nn::Turns>(device)
                                           : nullptr},
                  .context = parallelize::context_parallel(config.parallel, groups),
-                 .recompute = recomputation(config.train),
-                 .offload = activation_offload(config.offload, device),
-                 .offloaded = config.offload.num_layers,
-                 .graphs = config.train.cuda_graphs,
+                 .chunks = {.recompute = recomputation(config.train),
+                            .offload = activation_offload(config.offload, device),
+                            .offloaded = config.offload.num_layers,
+                            .graphs = config.train.cuda_graphs},
                  .adapters = plan_adapters(config)},
        .device = device,
        .max_sequence = *std::ranges::max_element(lengths),
@@ -207,7 +206,7 @@ void Trainer::State::choose_kernels() {
 void Trainer::State::load() {
   if (config.peft.on()) {
     base = load_base(config, found, model, groups.world());
-    files_of_model = model_files(base->model);
+    files_of_model = checkpoint::model_files(base->model);
     begin_adapters(model, config, base->model, groups.tp());
     optimizer->adopt_values();
     if (!found || config.checkpoint.finetune) {
@@ -216,7 +215,7 @@ void Trainer::State::load() {
     }
   } else if (const auto where = weights_elsewhere(config.checkpoint, found)) {
     load_weights(*where, model, config, groups.world());
-    files_of_model = model_files(*where);
+    files_of_model = checkpoint::model_files(*where);
     optimizer->adopt_values();
     started_from = *where;
     return;
@@ -255,7 +254,7 @@ void Trainer::State::load_found() {
   std::string amaxes; // of delayed scales
   checkpoint::read_together(groups.world(), [&] {
     run = checkpoint::saved_run(found->folder);
-    files_of_model = model_files(folder);
+    files_of_model = checkpoint::model_files(folder);
     started_from = trainer::started_from(folder);
     const checkpoint::Attachments attachments = checkpoint::read_manifest(folder).attachments;
     const auto stored = attachments.find(kAmaxFile);
@@ -352,7 +351,7 @@ const data::Tokenizer& Trainer::tokenizer() const {
   return *state_->tokenizer;
 }
 
-TrainReport Trainer::run(const RunOptions& run_options) {
+TrainReport Trainer::run(const TrainerOptions& run_options) {
   State& s = *state_;
   const Config& c = s.config;
   const comm::ParallelGroups& g = s.groups;
@@ -418,8 +417,8 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
   ContentionWatch watch;
   int64_t skipped_in_a_row = 0;
   FailedSaves failed(c.checkpoint.on_error, main_rank);
-  HfExporter exporter(c.checkpoint.export_weights == optim::WeightsKind::kEma,
-                      c.checkpoint.async_save, s.groups.world());
+  CheckpointExporter exporter(c.checkpoint.export_weights == optim::WeightsKind::kEma,
+                              c.checkpoint.async_save, s.groups.world());
   const auto check_export = [&] {
     if (const auto failure = exporter.take_failure())
       failed.add(failure->iteration, "export", failure->why);
@@ -442,7 +441,7 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
   const auto account_for = [&](const MadeStep& made) {
     const auto& [iteration, consumed, samples, wait, time_s, options, result] = made;
     const bool overflow = s.scaling.overflowed(result);
-    const bool has_loss = result.loss && std::isfinite(*result.loss);
+    const bool has_loss = result.computed && losses_are_finite(result);
     s.scaling.after_step(iteration, result, samples);
     s.progress.loss = has_loss && (result.finite || overflow) ? result.loss : std::nullopt;
     s.progress.validation_loss.reset();
@@ -462,18 +461,22 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
       }
       log::shared_warning("skipped iteration {}: {}", iteration, nonfinite_text(result));
       ++s.progress.skipped_iterations;
-    } else if (!result.loss || result.too_large) { // no part of a row of steps that were not finite
+    } else if (!result.computed ||
+               result.too_large) { // no part of a row of steps that were not finite
       log::shared_warning("skipped iteration {}: {}", iteration, skip_text(result, options));
       ++s.progress.skipped_iterations;
     } else {
       skipped_in_a_row = 0;
-      report.last_loss = result.loss;
-      report.last_terms = named_terms(s.model.model->spec(), result.terms);
+      if (result.loss) {
+        report.last_loss = result.loss;
+        report.last_terms = named_terms(s.model.model->spec(), result.terms);
+      }
     }
     reporter.step(
         {.iteration = iteration,
          .consumed_samples = consumed,
          .samples = samples,
+         .computed = result.computed,
          .loss = result.loss,
          .terms = all_terms(s.model.model->spec(), result.terms, result.auxiliary),
          .grad_norm = result.grad_norm,
@@ -482,9 +485,9 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
          .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,
          .step_time_s = time_s,
-         .flops = result.loss ? step_flops(c, *s.model.model, std::ssize(s.plan.stages), samples,
-                                           result.totals)
-                              : StepFlops{},
+         .flops = result.computed ? step_flops(c, *s.model.model, std::ssize(s.plan.stages),
+                                               samples, result.totals)
+                                  : StepFlops{},
          .data_wait = wait,
          .finite = overflow ? has_loss : result.finite,
          .too_large = result.too_large,
@@ -503,7 +506,7 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
                         s.main_rank);
     });
     report.validation = result;
-    s.progress.validation_loss = result ? std::optional(result->loss) : std::nullopt;
+    s.progress.validation_loss = result ? result->loss : std::nullopt;
     if (!result) return;
     for (const auto& [name, value] : result->figures)
       s.progress.figures["validation_" + name] = value;

@@ -34,7 +34,7 @@ struct TrainReport {
   std::optional<FailedSave> unsaved;
 };
 
-struct RunOptions {
+struct TrainerOptions {
   bool progress_bar = false; ///< with logger.progress=auto, if the console is a terminal
   std::string version = {};  ///< of the program, for run.json
   /// Read the figures of several steps together on a CPU, too (step_queue.h): for tests.
@@ -54,7 +54,7 @@ class Trainer {
   /// Runs to the last iteration, or until a signal, a time limit or a step that is not finite. If
   /// no step is left, it only evaluates (with train.eval_interval). Throws Error with the name of
   /// the first layer that was not finite if train.on_nan requires a stop.
-  TrainReport run(const RunOptions& options = {});
+  TrainReport run(const TrainerOptions& options = {});
 
   parallelize::ModelView model();
   /// The position of this rank in the layout, the stages and the order of their passes, and the

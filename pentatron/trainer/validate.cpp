@@ -51,7 +51,7 @@ std::optional<Evaluation> validate(Stepper& stepper, const models::ModelSpec& sp
           "the validation samples of {} have no targets, so there is no validation loss", set.name);
       continue;
     }
-    if (main_rank) log::info("validation loss of {}: {:.6E}", set.name, part->loss);
+    if (main_rank && part->loss) log::info("validation loss of {}: {:.6E}", set.name, *part->loss);
     parts.push_back(*part);
   }
   return parts.empty() ? std::nullopt : std::optional(mean_of(parts));

@@ -209,6 +209,27 @@ TEST_F(Evaluating, WindowsMayBeAsLongAsDynamicPositionsAllow) {
               AllOf(HasSubstr("the model's context of 60 tokens"), HasSubstr("try: --context 60")));
 }
 
+TEST_F(Evaluating, WhatIsOddAboutATaskIsToldOnce) {
+  std::ofstream(folder / "task.jsonl") << R"({"word": "a", "next": "b"})"
+                                       << "\n"
+                                       << R"({"word": "b", "next": "c"})"
+                                       << "\n";
+  std::ofstream(folder / "task.yaml") << "task: letters\ndataset_path: json\n"
+                                         "dataset_kwargs: {data_files: {test: task.jsonl}}\n"
+                                         "test_split: test\noutput_type: loglikelihood\n"
+                                         "doc_to_text: '{{word}}'\ndoc_to_text: wrd\n"
+                                         "doc_to_target: next\nnum_fewshot: 1\n";
+  for (const char* ranks : {"", "--ranks 2 "}) {
+    const std::string told = run("evaluate model --tasks task.yaml " + std::string(ranks) + "2>&1");
+    for (const char* what : {"the key doc_to_text appears twice", "wrd is not a column",
+                             "its examples come from the split that is scored"}) {
+      const size_t first = told.find(what);
+      EXPECT_NE(first, told.npos) << ranks << told;
+      EXPECT_EQ(told.find(what, first + 1), told.npos) << ranks << told;
+    }
+  }
+}
+
 /// An encoder without heads has no loss.
 TEST_F(Evaluating, HiddenStatesOfATextNeedNoHead) {
   fs::copy(fs::path(PENTATRON_TEST_DATA) / "hf_tiny/bert_model", folder / "plain");

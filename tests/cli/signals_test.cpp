@@ -57,6 +57,23 @@ class Signals : public test::StartedProgram {
   }
 };
 
+/// train.num_threads reaches the kernels.
+TEST_F(Signals, ARunHasAsManyThreadsAsItIsTold) {
+  const auto threads_with = [&](const std::string& setting) {
+    fs::remove_all(folder / "ck");
+    fs::remove_all(folder / "log");
+    const pid_t child = start(endless({setting, "kernels=order"}));
+    EXPECT_TRUE(within(60, [&] { return metrics() > 100; })) << err();
+    const fs::path tasks = "/proc/" + std::to_string(child) + "/task";
+    const auto count = std::distance(fs::directory_iterator(tasks), {});
+    ::kill(child, SIGKILL);
+    finish(child);
+    return count;
+  };
+  const auto one = threads_with("train.num_threads=1");
+  EXPECT_GE(threads_with("train.num_threads=3"), one + 2);
+}
+
 TEST_F(Signals, AClosedTerminalSavesOnceHoweverOftenItIsTold) {
   for (const char* ranks : {"", "--ranks=2"}) {
     SCOPED_TRACE(ranks);

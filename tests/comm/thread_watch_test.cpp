@@ -54,7 +54,8 @@ TEST(ThreadWatch, NamesARankThatSleeps) {
 }
 
 TEST(ThreadWatch, WaitsForLongWorkAsLongAsItMakesProgress) {
-  run_ranks(3, watched(0.3), [](const Group& world) {
+  std::atomic<int> passed = 0;
+  run_ranks(3, watched(0.3), [&](const Group& world) {
     if (world.rank() == 1) { // another thread does it, as when a checkpoint is written
       const LongWork work(world, "a test");
       const ProgressTeller tell(world);
@@ -67,7 +68,9 @@ TEST(ThreadWatch, WaitsForLongWorkAsLongAsItMakesProgress) {
       helper.join();
     }
     barrier(world);
+    ++passed;
   });
+  EXPECT_EQ(passed, 3);
 }
 
 TEST(ThreadWatch, TellsLongWorkThatStandsStill) {

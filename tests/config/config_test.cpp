@@ -521,5 +521,11 @@ TEST(Diff, TellsWhatAnotherValueMeansOnResuming) {
                           {"seed", OnResume::kTold}}));
 }
 
+TEST(Diff, TellsWhatBelongsToTheTask) {
+  for (const config::Difference& d :
+       config::diff(Config{}, with({"model.vocab_size=64", "model.num_layers=2"})))
+    EXPECT_EQ(d.of_task, d.path == "model.vocab_size") << d.path;
+}
+
 } // namespace
 } // namespace pentatron::config_example

@@ -38,7 +38,9 @@ struct ModelConfig {
     return std::tuple{
         config::field("num_layers", &C::num_layers, "transformer layers").range(1, 1000),
         config::field("num_attention_heads", &C::num_attention_heads, "query heads").min(1),
-        config::field("vocab_size", &C::vocab_size, "tokens in the vocabulary").multiple_of(64),
+        config::field("vocab_size", &C::vocab_size, "tokens in the vocabulary")
+            .multiple_of(64)
+            .of_task(),
         config::field("kv_channels", &C::kv_channels, "size of a head").positive(),
         config::field("norm", &C::norm, "normalisation"),
         config::field("dropout", &C::dropout, "probability").min(0).less_than(1),

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -119,6 +120,30 @@ TEST(Corpus, ReportsTheFirstBadFileInOrder) {
   EXPECT_EQ(skipping.num_documents(), 27);
   EXPECT_EQ(skipping.report().skipped(BadInput::kUtf8), 3);
   EXPECT_EQ(skipping.size_tokens(), 27 * 5);
+}
+
+TEST(Corpus, IsOneForAllThreadsAsLongAsItsFilesStay) {
+  const TemporaryFolder folder;
+  folder.write("a.txt", "good");
+  const DatasetConfig config{.path = folder.string()};
+  const auto tokenizer = shared_tokenizer({});
+  EXPECT_EQ(shared_tokenizer({}), tokenizer);
+  EXPECT_NE(shared_tokenizer({.type = TokenizerType::kNull, .vocab_size = 9}), tokenizer);
+  std::vector<std::shared_ptr<const Corpus>> corpora(8);
+  std::vector<std::thread> threads;
+  for (auto& corpus : corpora)
+    threads.emplace_back([&] { corpus = shared_corpus(config, tokenizer); });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& corpus : corpora) EXPECT_EQ(corpus, corpora[0]);
+  EXPECT_NE(shared_corpus(config, tokenizer, Corpus::Cut::kSentences), corpora[0]);
+  EXPECT_NE(shared_corpus(config, bytes()), corpora[0]) << "another tokenizer";
+  EXPECT_NE(shared_corpus({.path = folder.string(), .max_line_bytes = 99}, tokenizer), corpora[0]);
+  folder.write("b.txt", "more");
+  EXPECT_EQ(shared_corpus(config, tokenizer)->num_documents(), 2);
+  EXPECT_EQ(corpora[0]->num_documents(), 1);
+  const std::weak_ptr<const Corpus> watch = corpora[0];
+  corpora.clear();
+  EXPECT_TRUE(watch.expired()) << "kept without use";
 }
 
 TEST(Corpus, ComesWithPentatron) {

@@ -21,6 +21,15 @@
 namespace pentatron::data {
 namespace {
 
+/// `lengths` must outlive the result.
+SequenceLengths lengths_in(std::span<const int32_t> lengths, int64_t first_sequence) {
+  return {.first_sequence = first_sequence,
+          .count = static_cast<int64_t>(lengths.size()),
+          .read = [lengths](int64_t begin, std::span<int32_t> out) {
+            std::copy_n(lengths.begin() + begin, out.size(), out.begin());
+          }};
+}
+
 GptIndex cached_gpt_index(const std::filesystem::path& folder, std::span<const int32_t> lengths,
                           int64_t first_sequence, const GptIndexOptions& options) {
   return data::cached_gpt_index(folder, lengths_in(lengths, first_sequence), options);

@@ -388,7 +388,7 @@ TEST_F(SftTest, SamplesArePackedAndEveryExampleIsADocument) {
 TEST_F(SftTest, AnExampleMayFillASampleToItsLastLabel) {
   const TaughtTexts texts = read(R"({"prompt": "ab", "completion": "cd"})", 4);
   EXPECT_EQ(texts.length(0), 5);
-  EXPECT_EQ(texts.num_cut(), 0);
+  EXPECT_THAT(texts.incomplete(), IsEmpty());
   const SftDataset samples(std::make_shared<const TaughtTexts>(texts), {0, 1},
                            {.sequence_length = 4});
   const int64_t ids[] = {0};
@@ -403,9 +403,9 @@ TEST_F(SftTest, LongAndBadLinesAreCounted) {
                             talk("Q", std::string(300, 'a')) + "\n{\"other\": \"x\"}\n{\n";
   const TaughtTexts texts = read(lines, 128, OnBadInput::kSkip);
   EXPECT_EQ(texts.size(), 2);
-  EXPECT_EQ(texts.num_cut(), 1);
-  EXPECT_EQ(texts.num_left_out(), 1);
-  EXPECT_EQ(texts.num_unanswered(), 0);
+  EXPECT_THAT(texts.incomplete(),
+              ElementsAre("1 example cut to 129 tokens",
+                          "1 example left out, because no answer begins in the first 128 tokens"));
   EXPECT_EQ(texts.report().total_skipped(), 3);
   EXPECT_THAT(
       texts.report().to_string(),
@@ -504,7 +504,7 @@ TEST_F(SftTest, AnEncoderReadsThePromptAndTheDecoderLearnsTheAnswer) {
       std::vector<std::string>{folder.write("pairs.jsonl", lines)}, DatasetConfig(), tokenizer,
       TaughtTexts::Options{
           .vocab_size = 258, .sequence_length = 5, .target_length = 4, .end_token = 256});
-  EXPECT_EQ(texts->num_cut(), 1);
+  EXPECT_THAT(texts->incomplete(), ElementsAre("1 example cut to 5 and 4 tokens"));
   EXPECT_EQ(texts->num_taught(), 8);
   const TaughtPairs samples(
       texts, {1, 2}, {.input_length = 5, .target_length = 4, .pad_token = 257, .start_token = 257});

@@ -5,7 +5,8 @@ usage: commands.py SOURCE_FOLDER PROGRAM
 
 Every ```sh block of README.md and docs/ is run, a ```yaml block that begins with a comment `# name.yaml` is written to
 that file first. A page that has commands must be in PAGES; commands that cannot run here are in NOT_HERE, with the
-reason. Runs are shortened: `pentatron train` gets further keys at its end, which the page does not see.
+reason. Those of docs/performance.md are not run, but checked (measurements.py). Runs are shortened: `pentatron train` gets
+further keys at its end, which the page does not see.
 """
 
 import os
@@ -15,6 +16,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import unittest
+
+import measurements
+import measurements_test
 
 SECONDS = 240
 
@@ -136,11 +141,11 @@ def main():
         found = [(kind, text, line) for kind, text, line in blocks(page)]
         runs = [c for kind, text, _ in found if kind == "sh" for c in commands_in(text)]
         todo = [c for c in runs if not any(re.search(p, c) for p, _ in NOT_HERE)]
-        if name == "docs/performance.md":  # measurements, which take hours: the programs must be there
-            for command in runs:
-                for script in re.findall(r"(?:^|\s)((?:benchmarks|scripts)/\S+\.(?:sh|py))", command):
-                    if not (source / script).exists():
-                        failures.append(f"{name}: {script} does not exist")
+        if name == measurements.PAGE:  # they take hours: what their commands name must exist
+            tests = unittest.defaultTestLoader.loadTestsFromModule(measurements_test)
+            if not unittest.TextTestRunner().run(tests).wasSuccessful():
+                failures.append("measurements_test.py: the check of measurements does not find what is planted")
+            failures += measurements.violations(source, program)
             continue
         if todo and name not in PAGES:
             failures.append(f"{name} has commands and is not in PAGES: {todo[0]}")

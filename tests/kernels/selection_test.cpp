@@ -12,6 +12,7 @@
 #include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/gemm/gemm.h"
 #include "pentatron/kernels/norm/norm.h"
+#include "pentatron/kernels/quantize/recipe.h"
 #include "pentatron/kernels/selection/agree.h"
 #include "pentatron/kernels/selection/report.h"
 #include "tests/kernels/array.h"
@@ -54,6 +55,13 @@ TEST(OpClasses, OfProductsCountWeightsAndNoTokens) {
   // A weight gradient sums over tokens: any number of them is one class.
   EXPECT_EQ(name_of(true, false, 64, 1), "gemm bfloat16-float32 tn n<=512");
   EXPECT_EQ(name_of(true, false, 64, 1), name_of(true, false, 64, 100'000));
+}
+
+TEST(OpClasses, OfQuantizationCountTheRecipe) {
+  EXPECT_EQ(class_name(quantize_class(DType::kBFloat16, QuantRecipe::kNvfp4Square)),
+            "quantize bfloat16 nvfp4_16x16");
+  EXPECT_EQ(element_type(quantize_class(DType::kFloat16, QuantRecipe::kMxfp8)), DType::kFloat16);
+  EXPECT_EQ(recipe_of(quantize_class(DType::kFloat16, QuantRecipe::kMxfp8)), QuantRecipe::kMxfp8);
 }
 
 TEST(OpClasses, EveryOneHasAnExampleThatRuns) {
@@ -237,6 +245,9 @@ TEST(CompleteSelection, MeasuresWhatIsAskedForOnly) {
   EXPECT_FALSE(narrow.contains("norm_forward bfloat16"));
   EXPECT_TRUE(narrow.contains("adamw float32"));
   EXPECT_FALSE(narrow.contains("lion float32"));
+  EXPECT_TRUE(narrow.contains("quantize float32 tensorwise_e4m3"));
+  EXPECT_FALSE(narrow.contains("quantize bfloat16 tensorwise_e4m3"));
+  EXPECT_TRUE(narrow.contains("hadamard float32"));
   EXPECT_TRUE(classes({DType::kFloat16}, {}).contains("gemm float16 nt n<=512 k>512"));
   EXPECT_TRUE(classes({DType::kBFloat16}, {}).contains("gemm bfloat16-float32 tn n>512"));
 }

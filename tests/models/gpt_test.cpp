@@ -6,6 +6,7 @@
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/nn/param_store.h"
 #include "tests/nn/op_fixture.h"
+#include "tests/support/model_cost.h"
 #include "tests/support/model_pass.h"
 #include "tests/support/ranks.h"
 
@@ -57,7 +58,7 @@ ModelConfig rotary() {
 struct Model {
   explicit Model(const ModelConfig& config, const comm::Group& tp = {},
                  at::ScalarType dtype = at::kDouble, bool recompute = false)
-      : gpt(config, {.dtype = dtype, .tp = tp, .recompute = {.layers = recompute}}),
+      : gpt(config, {.dtype = dtype, .tp = tp, .chunks = {.recompute = {.layers = recompute}}}),
         store(gpt.params(), at::kCPU) {
     gpt.finish(at::kCPU, {kSequence});
     gpt.initialize(5);
@@ -152,7 +153,7 @@ TEST_P(GptTest, CostIsSixFlopsAWeightAndTokenPlusAttention) {
   if (!c.untie_embeddings_and_output_weights)
     weights += static_cast<double>(c.vocab_size * c.hidden_size);
   const nn::Cost cost =
-      model_cost(c, {{.tokens = kTokens, .squared_lengths = kBatch * kSequence * kSequence}});
+      test::model_cost(c, {{.tokens = kTokens, .squared_lengths = kBatch * kSequence * kSequence}});
   // Scores and their use: 2 x 2 s^2 n d a layer and sample, half of it visible, three passes.
   const double attention = 6.0 * static_cast<double>(c.num_layers) * kBatch * kSequence *
                            kSequence * static_cast<double>(c.num_attention_heads * c.head_size());
@@ -182,7 +183,7 @@ TEST_P(GptTest, CostCountsTheBytesKeptForBackward) {
                                      .element_bytes = static_cast<int64_t>(c10::elementSize(dtype)),
                                      .acc_bytes = dtype == at::kDouble ? 8 : 4,
                                      .tp = ranks};
-          int64_t expected = model_cost(config(), {shape}).saved_bytes;
+          int64_t expected = test::model_cost(config(), {shape}).saved_bytes;
           if (recompute) { // layers keep their input only
             const int64_t layers = config().num_layers;
             expected = segment_cost(config(), {shape}, 0).saved_bytes +

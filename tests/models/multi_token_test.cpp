@@ -5,6 +5,7 @@
 #include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/nn/param_store.h"
 #include "tests/nn/op_fixture.h"
+#include "tests/support/model_cost.h"
 #include "tests/support/model_pass.h"
 #include "tests/support/ranks.h"
 
@@ -77,7 +78,8 @@ TEST_P(MultiTokenTest, CostCountsTheBytesKeptForBackward) {
                                    .element_bytes = 8,
                                    .acc_bytes = 8,
                                    .tp = ranks};
-        EXPECT_EQ(held() - before, model_cost(c, {shape}).saved_bytes) << depths << " on " << ranks;
+        EXPECT_EQ(held() - before, test::model_cost(c, {shape}).saved_bytes)
+            << depths << " on " << ranks;
         model.whole().backward({}, pass.ctx, store, tape);
         comm::barrier(tp);
         EXPECT_EQ(held(), before) << "nothing is left after backward";
@@ -92,8 +94,8 @@ TEST_P(MultiTokenTest, CostsALayerAProductAndTheOutputLayerOnceMore) {
       {.tokens = kTokensInAll, .squared_lengths = kSamples * kLength * kLength}};
   const double layer = segment_cost(c, shapes, c.num_layers).total_flops(),
                h = static_cast<double>(c.hidden_size), vocab = static_cast<double>(c.vocab_size);
-  EXPECT_DOUBLE_EQ(model_cost(c, shapes).total_flops() -
-                       model_cost(c.without_mtp(), shapes).total_flops(),
+  EXPECT_DOUBLE_EQ(test::model_cost(c, shapes).total_flops() -
+                       test::model_cost(c.without_mtp(), shapes).total_flops(),
                    2 * (layer + 6 * kTokensInAll * (2 * h * h + h * vocab)));
   const int64_t block =
       (c.with_one_layer().num_parameters() - c.without_mtp().with_one_layer().num_parameters()) / 2;

@@ -4,6 +4,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/models/model.h"
+#include "tests/support/model_cost.h"
 #include "tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +91,7 @@ TEST(PresetCost, FlopsOfTheWeakScalingModelsAreTheirEquation) {
     const double s = 2048, l = static_cast<double>(row.layers), h = static_cast<double>(row.hidden);
     const double expected = 72 * s * l * h * h * (1 + s / (12 * h) + 51200 / (12 * l * h));
     const nn::Cost cost =
-        model_cost(preset(name), {{.tokens = 2048, .squared_lengths = 2048 * 2048}});
+        test::model_cost(preset(name), {{.tokens = 2048, .squared_lengths = 2048 * 2048}});
     EXPECT_NEAR(cost.total_flops(), expected, 1e-12 * expected) << name;
   }
 }

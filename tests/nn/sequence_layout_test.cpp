@@ -119,25 +119,5 @@ TEST(RaggedLayout, DocumentsAreCountedInTheirSamples) {
   EXPECT_NE(test::error_of([&] { layout.cross_attention(other); }), "");
 }
 
-TEST(RealRanges, AreTheOnesOfTheMask) {
-  for (const at::ScalarType type : {at::kBool, at::kInt, at::kLong}) {
-    const at::Tensor mask =
-        at::tensor({1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0}, at::kLong).to(type);
-    const std::vector<TokenRange> ranges = real_ranges(mask.view({4, 4}), 4, 4);
-    ASSERT_EQ(ranges.size(), 4u);
-    const std::vector<std::pair<int64_t, int64_t>> expected = {{0, 2}, {1, 4}, {0, 4}, {0, 0}};
-    for (size_t b = 0; b < 4; ++b) {
-      EXPECT_EQ(ranges[b].begin, expected[b].first) << b;
-      EXPECT_EQ(ranges[b].end, expected[b].second) << b;
-    }
-  }
-}
-
-TEST(RealRanges, AMaskWithAHoleIsNamed) {
-  const at::Tensor mask = at::tensor({1, 1, 1, 1, 0, 1, 0, 1}, at::kLong);
-  const std::string error = test::error_of([&] { real_ranges(mask, 2, 4); });
-  EXPECT_NE(error.find("sample 1 of the batch has padding at token 2"), std::string::npos) << error;
-}
-
 } // namespace
 } // namespace pentatron::nn

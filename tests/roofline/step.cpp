@@ -36,7 +36,7 @@ RecordedStep record_step(std::vector<std::string> settings) {
        .build = {.dtype = trainer::scalar_type(config.dtype),
                  .tp = {groups.tp(), false, config.comm_overlap.tp},
                  .context = parallelize::context_parallel(config.parallel, groups),
-                 .recompute = trainer::recomputation(config.train)},
+                 .chunks = {.recompute = trainer::recomputation(config.train)}},
        .device = device,
        .max_sequence = data.datasets.train->sequence_length(),
        .prepare = [&](nn::ParamList& params) { trainer::plan_families(params, config, device); }},

@@ -15,6 +15,7 @@ import planted_bugs
 import symbols
 import table
 import text
+import unity
 
 
 class Tree:
@@ -74,6 +75,47 @@ class HostReads(unittest.TestCase):
         self.assertEqual(self.found("x.item<double>();\n", "pentatron/serve/a.cpp"), [])
         self.assertEqual(self.found("x.item<double>();\n", "pentatron/nn/host_copies.cpp"), [])
         self.assertEqual(self.found("y; // x.item<double>()\nat::Device d = at::kCPU;\nstd::equal(a, b, c);\n"), [])
+
+
+class Unity(unittest.TestCase):
+    OTHER = """
+        namespace pentatron::nn {
+        namespace fs = std::filesystem;
+        namespace {
+        constexpr int kSize = 1'000; // "{"
+        struct Rows final : Base<int> { int size() const { return '}'; } };
+        template <class T> int sum(const std::vector<T>& rows, int begin = 0) { return f({1, 2}); }
+        using Clock = std::chrono::steady_clock;
+        class Later;
+        } // namespace
+        Rows::Rows() : a_{1}, b_(2) {}
+        int outside() { return 1; }
+        } // namespace pentatron::nn
+        """
+
+    def found(self, line, path="pentatron/nn/ops/a.cpp", space="pentatron::nn", **more):
+        own = f"namespace {space} {{\nnamespace {{\n{line}\n}}\n}}\n"
+        return unity.violations(Tree(**{"pentatron/nn/b.cpp": self.OTHER, path: own, **more}).root)
+
+    def test_a_name_that_two_sources_of_a_module_define_is_found(self):
+        for line in ("const char* kSize = nullptr;", "enum class Rows : int { kOne };", "struct Rows {};", "class Rows : B {};",
+                     "using Rows = int;", "int kSize[] = {1};", "static int Rows{2};", "int kSize() { return 1; }",
+                     "template <class T>\nint sum(const std::vector<T>& of, int) {\n}", "using Clock = std::chrono::system_clock;"):
+            self.assertEqual(len(self.found(line)), 1, line)
+        self.assertEqual(self.found("\nstruct Rows {};"), [
+            "pentatron/nn/ops/a.cpp:4: Rows is in an anonymous namespace of pentatron/nn/b.cpp too; a unity build may join them"
+        ])
+
+    def test_overloads_equal_aliases_and_what_is_elsewhere_may(self):
+        for line in ("int sum(const std::vector<int>& rows, int begin) { return 1; }", "using Clock = std::chrono::steady_clock;",
+                     "class Rows;", "int f(int kSize) { int Rows = 1; return Rows; }", "class Later {};", "int outside(int) { return 1; }",
+                     "// struct Rows {};", "namespace fs = std::filesystem;", "struct A { struct Rows {}; };"):
+            self.assertEqual(self.found(line), [], line)
+        self.assertEqual(self.found("struct Rows {};", "pentatron/optim/a.cpp"), [])
+        self.assertEqual(self.found("struct Rows {};", space="pentatron::nn::detail"), [])
+        self.assertEqual(self.found("struct Rows {};", "pentatron/nn/graph_absent.cpp"), [])
+        build = {"pentatron/CMakeLists.txt": "pentatron_module(nn TORCH NO_UNITY USES base)\n"}
+        self.assertEqual(self.found("struct Rows {};", **build), [])
 
 
 class Messages(unittest.TestCase):

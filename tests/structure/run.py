@@ -14,6 +14,7 @@ import models
 import planted_bugs
 import symbols
 import text
+import unity
 
 
 def main(check, target, *more):
@@ -36,6 +37,7 @@ def main(check, target, *more):
             "messages": messages.violations,
             "models": models.violations,
             "readmes": text.readmes,
+            "unity": unity.violations,
             "words": text.words,
             "symbols": symbols.violations,
             "program_symbols": symbols.violations_in_program,

@@ -1,13 +1,17 @@
-/// What is written to the console (base/log.h) while it exists.
+/// What is written to the console (base/log.h).
 #pragma once
 
 #include <cstdio>
+#include <functional>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "pentatron/base/log.h"
 
 namespace pentatron::test {
 
+/// What is written while it exists.
 class LogCapture {
  public:
   explicit LogCapture(bool terminal) : file_(std::tmpfile()) { log::set_output(file_, terminal); }
@@ -27,5 +31,12 @@ class LogCapture {
  private:
   std::FILE* file_;
 };
+
+/// What `work` writes to standard error.
+inline std::string log_of(const std::function<void()>& work) {
+  testing::internal::CaptureStderr();
+  work();
+  return testing::internal::GetCapturedStderr();
+}
 
 } // namespace pentatron::test

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "pentatron/checkpoint/model_source.h"
+#include "tests/support/log_capture.h"
 #include "tests/trainer/layout_runs.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -142,9 +143,7 @@ TEST_F(AverageOfWeights, EvaluationWithItDoesNotChangeTraining) {
 TEST_F(AverageOfWeights, BeginsAndEndsOnResumeWithASentence) {
   const auto log_of = [&](std::vector<std::string> more) {
     more.emplace_back("checkpoint.load=" + (scratch / "run"));
-    testing::internal::CaptureStderr();
-    test::run(config(std::move(more)));
-    return testing::internal::GetCapturedStderr();
+    return test::log_of([&] { test::run(config(std::move(more))); });
   };
   test::run(config({"train.train_iters=1"}));
   EXPECT_THAT(log_of({"train.train_iters=2", "optimizer.ema_decay=0.9"}),

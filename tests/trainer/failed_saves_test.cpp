@@ -4,21 +4,16 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/trainer/failed_saves.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/ranks.h"
 
 namespace pentatron::trainer {
 namespace {
 
+using test::log_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-/// What `work` logs.
-template <class Work> std::string log_of(const Work& work) {
-  testing::internal::CaptureStderr();
-  work();
-  return testing::internal::GetCapturedStderr();
-}
 
 TEST(FailedSaves, TheRunEndsWithOneAndTheOthersAreLogged) {
   FailedSaves failed(OnSaveError::kContinue, /*tells=*/true);

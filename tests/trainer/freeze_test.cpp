@@ -13,6 +13,7 @@
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/models/param_specs.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
 #include "tests/trainer/layout_runs.h"
@@ -22,6 +23,7 @@ namespace pentatron::trainer {
 namespace {
 
 namespace fs = std::filesystem;
+using test::log_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -224,11 +226,6 @@ class FrozenRuns : public testing::Test {
     for (const auto& [name, info] : manifest.tensors)
       if (name.starts_with(begin)) names.push_back(name);
     return names;
-  }
-  std::string log_of(const std::function<void()>& work) const {
-    testing::internal::CaptureStderr();
-    work();
-    return testing::internal::GetCapturedStderr();
   }
 
   const test::Scratch scratch;

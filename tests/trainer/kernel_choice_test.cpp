@@ -9,6 +9,8 @@
 #include <cstdlib>
 
 #include "pentatron/base/log.h"
+#include "pentatron/checkpoint/convert.h"
+#include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/kernels/gemm/gemm.h"
@@ -207,14 +209,12 @@ TEST_F(KernelChoices, OfADamagedFileAreThoseOfTheMachine) {
   EXPECT_EQ(text_of("run_log/kernels.json"), kept) << "from the cache";
 }
 
-TEST_F(KernelChoices, OfAnOlderProgramAreNone) {
+TEST_F(KernelChoices, OfConvertedWeightsAreNone) {
   test::run(config("run", {"train.exit_interval=2"}));
-  const fs::path folder = scratch.path / "run/step_00000002";
-  checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
-  manifest.attachments.erase(kKernelsFile);
-  std::ofstream(folder / "manifest.json") << to_text(manifest);
-  fs::remove(folder / kKernelsFile);
-  const StoredKernels stored = stored_kernels(folder);
+  const fs::path weights = scratch.path / "weights";
+  checkpoint::convert_model(*checkpoint::open_model(scratch / "run"), weights,
+                            {.format = checkpoint::ModelFormat::kPentatron});
+  const StoredKernels stored = stored_kernels(weights / "step_00000000");
   EXPECT_EQ(stored.text, std::nullopt);
   EXPECT_EQ(stored.problem, "");
 }

@@ -483,7 +483,7 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"logger.sample_temperature", {"texts beside the same numbers: SampleRun"}},
     {"train.cuda_graphs", {"needs a GPU: CudaTrainingInGraphs"}},
     {"train.check_memory", {"needs a machine that is too small: MemoryPlans, Limits of cli_test"}},
-    {"train.num_threads", {"set by the program: Runtime.SetsThreads below"}},
+    {"train.num_threads", {"set by the program: Signals.ARunHasAsManyThreads... of cli_test"}},
     {"checkpoint.async_save", {"the same bytes: AsyncSave"}},
     {"checkpoint.export_hf", {"a folder beside the same ones: ConvertVerb of cli_test"}},
     {"checkpoint.export_weights", {"a folder beside the same ones: AverageOfWeights"}},

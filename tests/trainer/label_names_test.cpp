@@ -10,7 +10,7 @@
 #include "pentatron/checkpoint/hf/hf_config.h"
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/data/dataset.h"
-#include "pentatron/trainer/export_hf.h"
+#include "pentatron/trainer/checkpoint_export.h"
 #include "pentatron/trainer/score_labels.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
@@ -64,7 +64,7 @@ class LabelNames : public testing::Test {
   static double loss(Config config) {
     config.train.train_iters = 0;
     config.checkpoint.save.clear();
-    return test::run(config).report.validation->loss;
+    return test::run(config).report.validation->loss.value();
   }
   std::vector<std::string> saved_names(const std::string& name) const {
     return checkpoint::open_model(scratch / name)->config().label_names;
@@ -181,7 +181,7 @@ TEST_F(LabelNames, ScoresOfFilesAreThoseOfValidation) {
   dataset.split = "0,1,0";
   const LabelScore score = score_labels(*source, data::make_tokenizer({}), dataset, {});
   EXPECT_EQ(score.samples, 24);
-  EXPECT_NEAR(score.evaluation.loss, run.report.validation->loss, 1e-6);
+  EXPECT_NEAR(score.evaluation.loss.value(), run.report.validation->loss.value(), 1e-6);
   EXPECT_EQ(score.evaluation.figures.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(score.evaluation.figures[i].first, run.report.validation->figures[i].first);

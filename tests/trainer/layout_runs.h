@@ -117,7 +117,7 @@ inline Trained train_layout(const std::string& work, int ranks, const std::strin
     if (world.rank() != 0) return;
     const std::lock_guard lock(mutex);
     trained.weights = std::move(weights);
-    trained.validation = {report.validation.value().loss};
+    trained.validation = {report.validation.value().loss.value()};
     for (const Json& step : read_metrics(report.metrics.string())) {
       if (look) look(step);
       if (step.at("grad_norm").is_null()) continue; // an overflow

@@ -7,6 +7,8 @@
 #include "pentatron/checkpoint/sharded/reader.h"
 #include "pentatron/checkpoint/sharded/shard_writer.h"
 #include "pentatron/data/dataset.h"
+#include "pentatron/trainer/differences.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -15,6 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::error_of;
+using test::log_of;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -48,11 +51,6 @@ class Loading : public testing::Test {
     more.insert(more.begin(), {"checkpoint.save=" + (scratch / "run"), "checkpoint.keep=0",
                                "logger.dir=" + (scratch / "log")});
     return test::tiny(data, std::move(more));
-  }
-  static std::string log_of(const std::function<void()>& call) {
-    testing::internal::CaptureStderr();
-    call();
-    return testing::internal::GetCapturedStderr();
   }
   /// Of another run: into folders of its own.
   Config other_run(const std::string& name, std::vector<std::string> more) const {
@@ -91,6 +89,21 @@ TEST_F(Loading, FineTuningTakesTheWeightsOnly) {
     start(config({load, "checkpoint.finetune=true", "model.rotary_base=500"}));
   });
   EXPECT_THAT(other, HasSubstr("were trained with model.rotary_base=10000.0 instead of 500.0"));
+}
+
+TEST(OtherModel, SettingsOfANewTaskAreNotNamed) {
+  Config config;
+  config.model.type = models::ModelType::kBert;
+  config.model.head = models::ModelHead::kClassification;
+  config.model.num_labels = 3;
+  models::ModelConfig saved = config.model;
+  saved.head = models::ModelHead::kMaskedLm;
+  saved.num_labels = 2;
+  saved.vocab_size = 77;
+  EXPECT_EQ(log_of([&] { tell_other_model(saved, config, "hf:there"); }), "");
+  saved.rotary_base = 7;
+  EXPECT_THAT(log_of([&] { tell_other_model(saved, config, "hf:there"); }),
+              HasSubstr("the weights of there were trained with model.rotary_base=7.0 instead of"));
 }
 
 TEST_F(Loading, FineTuningConvertsTypes) {

@@ -7,6 +7,7 @@
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/optim/loss_scale.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::error_of;
+using test::log_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -27,11 +29,6 @@ class LossScaling : public testing::Test {
   }
   test::Trace run(const std::string& name, std::vector<std::string> more) const {
     return test::run(config(name, std::move(more)));
-  }
-  static std::string log_of(const std::function<void()>& call) {
-    testing::internal::CaptureStderr();
-    call();
-    return testing::internal::GetCapturedStderr();
   }
   static void expect_same_weights(const test::Trace& a, const test::Trace& b) {
     for (const auto& [name, weight] : b.weights)

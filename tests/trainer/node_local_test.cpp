@@ -11,12 +11,14 @@
 #include "pentatron/data/data_files.h"
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/run_files.h"
+#include "tests/support/log_capture.h"
 #include "tests/trainer/layout_runs.h"
 
 namespace pentatron::test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::log_of;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -59,11 +61,6 @@ class NodeLocal : public testing::Test {
   }
   std::string error_of_training(const std::vector<int>& machines, const std::string& keys) {
     return error_of([&] { train(machines, keys); });
-  }
-  std::string log_of(const std::function<void()>& call) {
-    testing::internal::CaptureStderr();
-    call();
-    return testing::internal::GetCapturedStderr();
   }
   const Scratch scratch;
   std::string unsaved; ///< what the last training ended with

@@ -41,7 +41,7 @@ TEST(RemovedPadding, ChangesNoFigureOfSamples) {
   };
   const Evaluation padded = figures(""), removed = figures(kRemove);
   ASSERT_FALSE(padded.figures.empty());
-  EXPECT_NEAR(removed.loss, padded.loss, 1e-10 * padded.loss);
+  EXPECT_NEAR(removed.loss.value(), padded.loss.value(), 1e-10 * padded.loss.value());
   ASSERT_EQ(removed.figures.size(), padded.figures.size());
   for (size_t i = 0; i < padded.figures.size(); ++i) {
     EXPECT_EQ(removed.figures[i].first, padded.figures[i].first);
@@ -116,6 +116,31 @@ TEST_F(Prepared, TargetsOnPaddingStay) {
   tensors["labels"][0][1][7] = 5;
   tensors["next_sentence_label"] = at::tensor({0, 1, 1, 0}, at::kLong).view({1, 4});
   expect_same({"model.type=bert"});
+}
+
+/// One loss of several that has no target makes the sum smaller, not better.
+TEST_F(Prepared, ASumWithoutOneOfItsLossesIsNoLoss) {
+  const auto times = [](const at::Tensor& one) { return one.repeat({4, 1, 1}); };
+  tensors["next_sentence_label"] = at::tensor({0, 1, 1, 0}, at::kLong).view({1, 4});
+  for (auto& [name, tensor] : tensors)
+    tensor = name == "next_sentence_label" ? tensor.repeat({4, 1}) : times(tensor);
+  tensors["labels"][2].fill_(-100);
+  const Result result =
+      run({"model.type=bert", "train.train_iters=4", "logger.log_interval=1",
+           "checkpoint.save=" + (scratch / "run"), "checkpoint.save_interval=1",
+           "checkpoint.keep=1", "checkpoint.keep_best=1", "checkpoint.keep_best_metric=loss"});
+  const std::vector<Json>& steps = result.trace.steps;
+  ASSERT_EQ(steps.size(), 4u);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i]["loss"].is_null(), i == 2) << steps[i];
+    EXPECT_EQ(steps[i].contains("lm_loss"), i != 2) << steps[i];
+    EXPECT_TRUE(steps[i].contains("sop_loss") && steps[i].contains("grad_norm")) << steps[i];
+    EXPECT_EQ(steps[i]["skipped"], false) << "its gradients are those of the other loss";
+    EXPECT_TRUE(steps[i].contains("mfu"));
+  }
+  for (const auto& folder : checkpoint::checkpoints_in(scratch / "run"))
+    EXPECT_NE(folder.iteration, 3) << "kept as the best";
+  EXPECT_EQ(result.trace.report.last_loss, steps[3]["loss"].get<double>());
 }
 
 TEST(RemovedPaddingKey, IsRefusedWhereSamplesAreNeverPadded) {

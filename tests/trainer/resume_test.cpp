@@ -11,6 +11,7 @@
 #include "pentatron/checkpoint/run_checkpoint.h"
 #include "pentatron/checkpoint/sharded/shard_file.h"
 #include "pentatron/comm/rank_threads.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -19,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::error_of;
+using test::log_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -151,12 +153,6 @@ class Saving : public testing::Test {
     }
     std::sort(names.begin(), names.end());
     return names;
-  }
-  /// What the log says while `call` runs.
-  static std::string log_of(const std::function<void()>& call) {
-    testing::internal::CaptureStderr();
-    call();
-    return testing::internal::GetCapturedStderr();
   }
   void damage(const std::string& file) const {
     std::fstream out(scratch / "run/" + file, std::ios::in | std::ios::out | std::ios::binary);

@@ -11,6 +11,7 @@
 
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/trainer/run_files.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -19,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::error_of;
+using test::log_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -67,11 +69,6 @@ class RunFoldersTest : public testing::Test {
       begin = end + 5;
     }
     return all;
-  }
-  static std::string log_of(const std::function<void()>& call) {
-    testing::internal::CaptureStderr();
-    call();
-    return testing::internal::GetCapturedStderr();
   }
   test::Scratch scratch;
   std::string data = test::write_documents(scratch / "data.jsonl", 100);

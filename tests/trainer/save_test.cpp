@@ -8,6 +8,7 @@
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/parity.h"
 #include "pentatron/checkpoint/sharded/verify.h"
+#include "tests/support/log_capture.h"
 #include "tests/trainer/layout_runs.h"
 
 namespace pentatron::test {
@@ -15,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using checkpoint::step_name;
+using test::log_of;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -69,11 +71,6 @@ class AsyncSave : public testing::Test {
   }
   std::string saving(const std::string& name, const std::string& more = "") const {
     return "checkpoint.save=" + (scratch / name) + " " + more + " ";
-  }
-  static std::string log_of(const std::function<void()>& call) {
-    testing::internal::CaptureStderr();
-    call();
-    return testing::internal::GetCapturedStderr();
   }
   const Scratch scratch;
   fs::path checkpoint;

@@ -90,11 +90,19 @@ TEST(Evaluations, AreTheWeightedMeansOfTheTerms) {
   sums += {.terms = {{3, 1, 1}, {4, 4, 0}}, .predictions = {}};
   const std::optional<Evaluation> result = evaluated(spec, sums, 2);
   ASSERT_TRUE(result);
-  EXPECT_DOUBLE_EQ(result->loss, 3 + 0.5 * 1);
+  EXPECT_DOUBLE_EQ(result->loss.value(), 3 + 0.5 * 1);
   EXPECT_EQ(result->figures, (Scores{{"lm_loss", 3}, {"sop_loss", 1}, {"lm_accuracy", 2.0 / 3}}));
   EXPECT_EQ(figure_names(spec),
             (std::vector<std::string>{"loss", "lm_loss", "lm_accuracy", "sop_loss"}));
   EXPECT_FALSE(evaluated(spec, {.terms = {{0, 0, 0}, {0, 0, 0}}, .predictions = {}}, 2));
+  // A sum that lacks a term would look better than all others.
+  const auto part = evaluated(spec, {.terms = {{6, 2, 1}, {0, 0, 0}}, .predictions = {}}, 2);
+  EXPECT_FALSE(part.value().loss);
+  EXPECT_EQ(part->figures, (Scores{{"lm_loss", 3}, {"lm_accuracy", 0.5}}));
+  EXPECT_FALSE(mean_of({*result, *part}).loss);
+  EXPECT_EQ(mean_of({*result, *result}).loss, result->loss);
+  spec.losses[1].evaluated = false; // training alone has it
+  EXPECT_EQ(evaluated(spec, {.terms = {{6, 2, 1}, {0, 0, 0}}, .predictions = {}}, 2)->loss, 3);
   EXPECT_TRUE(lower_is_better("validation_lm_loss"));
   EXPECT_FALSE(lower_is_better("validation_accuracy"));
 }

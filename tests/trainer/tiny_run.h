@@ -170,7 +170,7 @@ inline std::vector<Json> read_metrics(const std::string& file, bool evaluations 
   return lines;
 }
 
-inline Trace finish(trainer::Trainer& trainer, const trainer::RunOptions& options = {}) {
+inline Trace finish(trainer::Trainer& trainer, const trainer::TrainerOptions& options = {}) {
   Trace trace;
   trace.report = trainer.run(options);
   if (!trace.report.metrics.empty()) trace.steps = read_metrics(trace.report.metrics.string());

@@ -17,6 +17,7 @@
 #include "pentatron/models/model.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/step.h"
+#include "tests/support/model_cost.h"
 #include "tests/support/model_pass.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
@@ -208,7 +209,7 @@ TEST_F(Training, EvaluationIsAnIndependentPassOverTheSameSamples) {
                .sum()
                .item<double>();
   }
-  EXPECT_NEAR(trace.report.validation->loss, sum / (12 * 16), 1e-12);
+  EXPECT_NEAR(trace.report.validation->loss.value(), sum / (12 * 16), 1e-12);
   EXPECT_EQ(perplexity(2.5), std::exp(2.5));
 }
 
@@ -393,7 +394,7 @@ TEST_F(WithoutTargets, MfuCountsTheSquaresOfDocuments) {
   };
   const Config c = masked({});
   const auto cost = [&](int64_t squares) {
-    return models::model_cost(c.model, {{.tokens = 16, .squared_lengths = squares}}).total_flops();
+    return test::model_cost(c.model, {{.tokens = 16, .squared_lengths = squares}}).total_flops();
   };
   EXPECT_NEAR(flops("dataset.reset_attention_mask=false") / cost(16 * 16), 1, 1e-9);
   const double apart = flops("dataset.reset_attention_mask=true");
@@ -414,7 +415,7 @@ TEST_F(Training, WithoutStepsItOnlyEvaluates) {
   EXPECT_EQ(trace.report.iterations, 0);
   EXPECT_FALSE(trace.report.last_loss);
   ASSERT_TRUE(trace.report.validation);
-  EXPECT_NEAR(trace.report.validation->loss, std::log(257.0), 0.7);
+  EXPECT_NEAR(trace.report.validation->loss.value(), std::log(257.0), 0.7);
   EXPECT_FALSE(test::run(config({"train.train_iters=0"})).report.validation);
 }
 
@@ -429,7 +430,8 @@ TEST_F(Training, PreparedBatchesAreValidatedOnAFileOfTheirOwn) {
               "dataset.valid_data_path=" + (scratch / "valid.safetensors"), "train.train_iters=2",
               "train.eval_interval=1", "optimizer.lr=0", "optimizer.min_lr=0"}));
   ASSERT_TRUE(trace.report.validation);
-  EXPECT_NEAR(trace.report.validation->loss, trace.steps.back()["loss"].get<double>(), 1e-5);
+  EXPECT_NEAR(trace.report.validation->loss.value(), trace.steps.back()["loss"].get<double>(),
+              1e-5);
 }
 
 TEST_F(Training, BadInputIsOneSentence) {

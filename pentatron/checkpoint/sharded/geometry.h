@@ -66,10 +66,6 @@ class Runs {
   bool done_ = false;
 };
 
-/// Copies `part` of the row-major bytes of `source` to the row-major bytes of `target`.
-void copy_box(const Box& part, const Box& source, std::span<const std::byte> source_bytes,
-              const Box& target, std::span<std::byte> target_bytes, size_t element);
-
 /// Why boxes do not tile a tensor.
 struct TilingFault {
   std::vector<int64_t> element; ///< the first such element; empty where a box does not fit

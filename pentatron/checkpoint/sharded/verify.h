@@ -34,6 +34,11 @@ enum class VerifyScope : uint8_t {
   kStructure
 };
 
+/// One of several readers, who each read the content of their share of the shards.
+struct VerifyShare {
+  int64_t part = 0, of = 1;
+};
+
 /// Reads everything, on two threads: the manifest with its tiling, every chunk of every file, the
 /// attachments and their copies, the Safetensors headers against the manifest, and that no
 /// Safetensors file, and nothing among the attachments, is there which the manifest does not know.
@@ -41,6 +46,9 @@ enum class VerifyScope : uint8_t {
 /// `bytes_read` with the bytes of shards and parity files that were read since its last call.
 VerifyReport verify(const std::filesystem::path& folder, VerifyScope scope = VerifyScope::kWhole,
                     const std::function<void()>& progress = {},
-                    const std::function<void(uint64_t)>& bytes_read = {});
+                    const std::function<void(uint64_t)>& bytes_read = {}, VerifyShare share = {});
+
+/// Whether parity files suffice for one damaged shard more than sizes tell of. Reads no shard.
+bool can_lose_a_shard(const std::filesystem::path& folder);
 
 } // namespace pentatron::checkpoint

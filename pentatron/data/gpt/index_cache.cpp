@@ -5,8 +5,6 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -23,6 +21,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/base/mapped_file.h"
 #include "pentatron/base/sha256.h"
+#include "pentatron/base/shared_objects.h"
 
 namespace pentatron::data {
 
@@ -261,33 +260,7 @@ GptIndex found_or_built(const fs::path& folder, const std::string& made_from,
   return index ? std::move(*index) : build(lengths, options);
 }
 
-/// What threads of this process hold.
-struct Held {
-  std::mutex mutex;
-  std::weak_ptr<const GptIndex> index;
-};
-
-std::shared_ptr<Held> held(const std::string& key) {
-  static std::mutex mutex;
-  static std::map<std::string, std::shared_ptr<Held>> all;
-  const std::lock_guard lock(mutex);
-  std::erase_if(all, [&](const auto& entry) { // of no use to anybody any more
-    return entry.first != key && entry.second.use_count() == 1 && entry.second->index.expired();
-  });
-  std::shared_ptr<Held>& entry = all[key];
-  if (entry == nullptr) entry = std::make_shared<Held>();
-  return entry;
-}
-
 } // namespace
-
-SequenceLengths lengths_in(std::span<const int32_t> lengths, int64_t first_sequence) {
-  return {.first_sequence = first_sequence,
-          .count = static_cast<int64_t>(lengths.size()),
-          .read = [lengths](int64_t begin, std::span<int32_t> out) {
-            std::copy_n(lengths.begin() + begin, out.size(), out.begin());
-          }};
-}
 
 GptIndex cached_gpt_index(const fs::path& folder, const SequenceLengths& lengths,
                           const GptIndexOptions& options) {
@@ -298,17 +271,13 @@ std::shared_ptr<const GptIndex> shared_gpt_index(const fs::path& folder,
                                                  const SequenceLengths& lengths,
                                                  const GptIndexOptions& options, bool read_only) {
   const std::string made_from = describe(lengths, options);
-  const std::shared_ptr<Held> here = held(folder.string() + "\n" + made_from);
-  const std::lock_guard lock(here->mutex); // the first builds, the others wait
-  std::shared_ptr<const GptIndex> index = here->index.lock();
-  if (index == nullptr) {
-    index = std::make_shared<const GptIndex>(
+  static SharedObjects<GptIndex> indexes;
+  return indexes.get(folder.string() + "\n" + made_from, [&] {
+    return std::make_shared<const GptIndex>(
         folder.empty() ? built(lengths, options)
         : read_only    ? found_or_built(folder, made_from, lengths, options)
                        : cached(folder, made_from, lengths, options));
-    here->index = index;
-  }
-  return index;
+  });
 }
 
 } // namespace pentatron::data

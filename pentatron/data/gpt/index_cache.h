@@ -21,8 +21,6 @@ struct SequenceLengths {
   /// Those of sequences first_sequence + begin and on.
   std::function<void(int64_t begin, std::span<int32_t> out)> read;
 };
-/// `lengths` must outlive the result.
-SequenceLengths lengths_in(std::span<const int32_t> lengths, int64_t first_sequence);
 
 /// Returns the result of build_gpt_index() with its arrays in a mapped file of `folder`. If the
 /// file is missing or damaged, one caller builds it, writes it under a temporary name and renames

@@ -22,13 +22,13 @@ template <class T> T load(const std::byte* from) {
   return value;
 }
 
-template <class T, class Out> void widen(const std::byte* from, int64_t count, Out* out) {
+template <class T> void widen(const std::byte* from, int64_t count, int64_t* out) {
   for (int64_t i = 0; i < count; ++i)
-    out[i] = static_cast<Out>(load<T>(from + i * static_cast<int64_t>(sizeof(T))));
+    out[i] = static_cast<int64_t>(load<T>(from + i * static_cast<int64_t>(sizeof(T))));
 }
 
-template <class Out>
-void widen(IndexedDtype dtype, const std::byte* from, int64_t count, Out* out) {
+/// Of an integer dtype.
+void widen(IndexedDtype dtype, const std::byte* from, int64_t count, int64_t* out) {
   switch (dtype) {
   case IndexedDtype::kU8:
     return widen<uint8_t>(from, count, out);
@@ -40,12 +40,11 @@ void widen(IndexedDtype dtype, const std::byte* from, int64_t count, Out* out) {
     return widen<int32_t>(from, count, out);
   case IndexedDtype::kI64:
     return widen<int64_t>(from, count, out);
-  case IndexedDtype::kF64:
-    return widen<double>(from, count, out);
-  case IndexedDtype::kF32:
-    return widen<float>(from, count, out);
   case IndexedDtype::kU16:
     return widen<uint16_t>(from, count, out);
+  case IndexedDtype::kF64:
+  case IndexedDtype::kF32:
+    break;
   }
 }
 
@@ -255,13 +254,6 @@ void IndexedDataset::read_tokens(int64_t begin, int64_t count, int64_t* out) con
   auto* bytes = reinterpret_cast<std::byte*>(out) + count * (8 - item_bytes_);
   read_items(begin, {bytes, static_cast<size_t>(count * item_bytes_)});
   widen(dtype_, bytes, count, out);
-}
-
-void IndexedDataset::read_numbers(int64_t begin, int64_t count, double* out) const {
-  check_range(begin, count);
-  std::vector<std::byte> bytes(static_cast<size_t>(count * item_bytes_));
-  read_items(begin, bytes);
-  widen(dtype_, bytes.data(), count, out);
 }
 
 } // namespace pentatron::data

@@ -47,8 +47,6 @@ class IndexedDataset {
   /// Tokens [begin, begin + count) of the stream. Throws DataError for dtypes of floating point,
   /// and for ranges outside the stream.
   void read_tokens(int64_t begin, int64_t count, int64_t* out) const;
-  /// Reads tokens of any dtype as numbers.
-  void read_numbers(int64_t begin, int64_t count, double* out) const;
   /// Copies items as they are encoded in the file; `out` holds whole items.
   void read_items(int64_t begin, std::span<std::byte> out) const;
 

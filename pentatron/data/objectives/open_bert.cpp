@@ -55,8 +55,7 @@ std::shared_ptr<const Dataset> bert_part(const std::shared_ptr<const Sentences>&
 Datasets bert_from_text(const DatasetConfig& config, const DatasetContext& context,
                         const BertDataset::Options& options) {
   Datasets sets;
-  const auto corpus =
-      std::make_shared<const Corpus>(config, context.tokenizer, Corpus::Cut::kSentences);
+  const auto corpus = shared_corpus(config, context.tokenizer, Corpus::Cut::kSentences);
   sets.corpus = corpus;
   sets.split = split_corpus(*corpus, config.split);
   sets.report = corpus->report();

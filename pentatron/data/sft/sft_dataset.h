@@ -40,11 +40,8 @@ class TaughtTexts {
     return begins_[at(end)] - begins_[at(begin)];
   }
   int64_t num_taught() const { return num_taught_; }
-  // Examples that are not complete; no example counts twice.
-  int64_t num_cut() const { return cut_; }               ///< cut to the length of a sample
-  int64_t num_left_out() const { return late_; }         ///< no answer begins within that length
-  int64_t num_unanswered() const { return unanswered_; } ///< left out: there is nothing to learn
-  /// Their counts, such as "1 example cut to 513 tokens"; empty if all examples are complete.
+  /// Counts of examples that are not complete, such as "1 example cut to 513 tokens"; no example
+  /// counts twice.
   std::vector<std::string> incomplete() const;
   const InputReport& report() const { return report_; }
   const std::vector<std::filesystem::path>& files() const { return files_; }

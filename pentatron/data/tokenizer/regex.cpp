@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "pentatron/base/error.h"
+#include "pentatron/data/pcre2_text.h"
 #include "pentatron/data/tokenizer/pattern.h"
 #include "pentatron/data/tokenizer/splitter.h"
 
@@ -11,7 +12,6 @@ namespace pentatron::data::tokenizer {
 
 namespace {
 
-constexpr size_t kMaxPatternBytes = 1 << 16;
 constexpr size_t kJitStackBytes = size_t{8} << 20;
 
 struct Free {
@@ -22,12 +22,6 @@ struct Free {
   void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
 };
 template <class T> using Owned = std::unique_ptr<T, Free>;
-
-std::string message_of(int code) {
-  PCRE2_UCHAR text[256] = {};
-  pcre2_get_error_message(code, text, sizeof text);
-  return reinterpret_cast<const char*>(text);
-}
 
 /// What a thread needs to match, for all patterns.
 struct Scratch {
@@ -63,7 +57,7 @@ class RegexSplitter final : public Splitter {
                               options, &code, &at, context.get()));
     if (!code_)
       raise<DataError>("the pattern '{}' is not a supported regular expression: {}", pattern,
-                       message_of(code));
+                       pcre2_sentence(code));
     jit_ = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
   }
 
@@ -77,7 +71,8 @@ class RegexSplitter final : public Splitter {
                            scratch.data.get(), scratch.context.get());
     if (code == PCRE2_ERROR_NOMATCH) return {};
     if (code < 0)
-      raise<DataError>("the search for the pattern '{}' failed: {}", pattern_, message_of(code));
+      raise<DataError>("the search for the pattern '{}' failed: {}", pattern_,
+                       pcre2_sentence(code));
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(scratch.data.get());
     if (range[0] < from || range[1] < range[0]) return {}; // \K in a lookahead
     return {range[0], range[1]};

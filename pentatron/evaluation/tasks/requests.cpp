@@ -73,10 +73,11 @@ void check_words(const Task& task, const Document& document) {
     if (!word || document.contains(*word)) continue;
     const std::vector<std::string> columns = columns_of(document);
     const std::string near = nearest(*word, columns);
-    log::warning("task {}: {}: {} is not a column, so it is the same text for every document\n  "
-                 "try: {}: {}",
-                 task.name, key, *word, key,
-                 near.empty() ? fmt::format("one of {}", fmt::join(columns, ", ")) : near);
+    log::shared_warning(
+        "task {}: {}: {} is not a column, so it is the same text for every document\n  "
+        "try: {}: {}",
+        task.name, key, *word, key,
+        near.empty() ? fmt::format("one of {}", fmt::join(columns, ", ")) : near);
   }
 }
 
@@ -220,7 +221,7 @@ class ItemMaker {
     else if (task_.validation_split)
       examples = read_documents(task_, *task_.validation_split);
     else {
-      log::warning(
+      log::shared_warning(
           "task {}: its examples come from the split that is scored, and may be the question "
           "itself with its answer\n  try: fewshot_split: {}, which leaves that out",
           task_.name, *task_.test_split);

@@ -349,8 +349,8 @@ std::vector<GroupMetric> metrics_of(const Group& group,
             std::ranges::find(filters, score.filter) == filters.end())
           filters.push_back(score.filter);
     if (filters.empty())
-      log::warning("group {}: none of its tasks has {}{}{}", group.name, metric.metric,
-                   metric.filter.empty() ? "" : " with the filter ", metric.filter);
+      log::shared_warning("group {}: none of its tasks has {}{}{}", group.name, metric.metric,
+                          metric.filter.empty() ? "" : " with the filter ", metric.filter);
     for (const std::string& filter : filters) {
       all.push_back(metric);
       all.back().filter = filter;

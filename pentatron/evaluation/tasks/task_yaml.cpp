@@ -100,9 +100,10 @@ Document read_task_yaml(std::string_view text, const std::filesystem::path& file
                        file.string());
   if (warns)
     for (const config::RepeatedKey& key : repeated)
-      log::warning("{}:{}: the key {} appears twice, first on line {}; the last value counts\n  "
-                   "try: remove one of them",
-                   file.string(), key.line, key.key, key.first_line);
+      log::shared_warning(
+          "{}:{}: the key {} appears twice, first on line {}; the last value counts\n  "
+          "try: remove one of them",
+          file.string(), key.line, key.key, key.first_line);
   return to_json(*node);
 }
 

@@ -69,7 +69,7 @@ std::span<const Entry<Hadamard>> hadamard_entries() {
 }
 
 void hadamard(const Hadamard& args, const Context& context) {
-  run_first("hadamard", hadamard_entries(), args, context);
+  run_entry(op_class(Op::kHadamard, args.dtype), hadamard_entries(), args, context);
 }
 
 } // namespace pentatron::kernels

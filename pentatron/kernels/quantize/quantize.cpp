@@ -87,7 +87,7 @@ void quantize(const Quantize& args, const Context& context) {
     raise<ShapeError>("quantize of [{}, {}]: a size is negative", args.rows, args.cols);
   if (args.along_rows && (args.codes != nullptr || args.scales != nullptr))
     raise<ShapeError>("quantize along rows gives values only");
-  run_first("quantize", quantize_entries(), args, context);
+  run_entry(quantize_class(args.dtype, args.recipe), quantize_entries(), args, context);
 }
 
 void dequantize(const Dequantize& a) {

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/kernels/quantize/recipe.h"
+
 namespace pentatron::kernels {
 
 namespace {
@@ -31,7 +33,9 @@ constexpr std::array<std::string_view, kNumOps> kNames = {"gemm",
                                                           "sum_of_squares",
                                                           "find_nonfinite",
                                                           "scale",
-                                                          "cast"};
+                                                          "cast",
+                                                          "quantize",
+                                                          "hadamard"};
 
 constexpr DType kTypes[] = {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
@@ -74,6 +78,9 @@ std::vector<OpClass> list_classes() {
       if (is_attention(static_cast<Op>(op))) {
         for (const int64_t head_size : {64, 128, 256})
           classes.push_back(attention_class(static_cast<Op>(op), dtype, head_size));
+      } else if (static_cast<Op>(op) == Op::kQuantize) {
+        for (size_t recipe = 0; recipe < kRecipes.size(); ++recipe)
+          classes.push_back(quantize_class(dtype, static_cast<QuantRecipe>(recipe)));
       } else {
         classes.push_back(op_class(static_cast<Op>(op), dtype));
       }
@@ -90,6 +97,7 @@ std::string_view op_name(Op op) {
 
 DType element_type(OpClass c) {
   if (is_attention(c.op)) return static_cast<DType>(c.part / 4);
+  if (c.op == Op::kQuantize) return static_cast<DType>(c.part / 8);
   if (c.op != Op::kGemm) return static_cast<DType>(c.part);
   const int types = c.part / 16; // as in gemm_class
   static constexpr std::array<DType, 6> kIn = {DType::kFloat32, DType::kBFloat16, DType::kBFloat16,
@@ -97,8 +105,16 @@ DType element_type(OpClass c) {
   return kIn[static_cast<size_t>(types)];
 }
 
+static_assert(kRecipes.size() <= 8); // as in quantize_class
+
+QuantRecipe recipe_of(OpClass c) {
+  return static_cast<QuantRecipe>(c.part % 8);
+}
+
 std::string class_name(OpClass c) {
   if (c.op == Op::kGemm) return gemm_name(c.part);
+  if (c.op == Op::kQuantize)
+    return fmt::format("{} {} {}", op_name(c.op), name(element_type(c)), traits(recipe_of(c)).name);
   if (!is_attention(c.op)) return fmt::format("{} {}", op_name(c.op), name(DType{c.part}));
   static constexpr std::array<std::string_view, 4> kSizes = {"head<=64", "head<=128", "head>128",
                                                              ""};

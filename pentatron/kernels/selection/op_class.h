@@ -15,6 +15,8 @@
 
 namespace pentatron::kernels {
 
+enum class QuantRecipe : uint8_t; // quantize/recipe.h
+
 /// Operators with several entries on a CPU.
 enum class Op : uint8_t {
   kGemm,
@@ -40,8 +42,10 @@ enum class Op : uint8_t {
   kFindNonfinite,
   kScale,
   kCast,
+  kQuantize,
+  kHadamard,
 };
-inline constexpr int kNumOps = static_cast<int>(Op::kCast) + 1;
+inline constexpr int kNumOps = static_cast<int>(Op::kHadamard) + 1;
 
 /// One class of one operator.
 struct OpClass {
@@ -84,11 +88,20 @@ constexpr OpClass attention_class(Op op, DType dtype, int64_t head_size) {
   return {op, static_cast<uint8_t>(static_cast<int>(dtype) * 4 + size)};
 }
 
-/// "gemm bfloat16-float32 nt n<=512 k>512", "norm_forward float32".
+/// Element type and recipe, which says what is computed for each number; not whether blocks lie
+/// along the rows.
+constexpr OpClass quantize_class(DType dtype, QuantRecipe recipe) {
+  return {Op::kQuantize,
+          static_cast<uint8_t>(static_cast<int>(dtype) * 8 + static_cast<int>(recipe))};
+}
+
+/// "gemm bfloat16-float32 nt n<=512 k>512", "norm_forward float32", "quantize float32 mxfp8_1x32".
 std::string class_name(OpClass c);
 std::string_view op_name(Op op);
 /// Of the operands; of a product's inputs.
 DType element_type(OpClass c);
+/// Of a class of Op::kQuantize.
+QuantRecipe recipe_of(OpClass c);
 
 /// Every class that a program can meet.
 const std::vector<OpClass>& all_op_classes();

@@ -47,6 +47,12 @@ Probe fill(OpClass c, ProbeMemory* memory, int64_t rows) {
   case Op::kEmbeddingGradient:
     probe_loss(probe, arguments);
     break;
+  case Op::kQuantize:
+    probe_quantize(probe, arguments);
+    break;
+  case Op::kHadamard:
+    probe_hadamard(probe, arguments);
+    break;
   default:
     probe_buffers(probe, arguments);
   }

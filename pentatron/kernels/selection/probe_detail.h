@@ -48,11 +48,18 @@ void add_entries(Probe& probe, std::span<const Entry<Args>> entries, const Args&
                              [run = entry.run, args, context] { run(args, context); }});
 }
 
+/// Bytes of `n` elements.
+inline double bytes(DType dtype, int64_t n) {
+  return static_cast<double>(element_size(dtype)) * static_cast<double>(n);
+}
+
 /// Each fills the probe of its class.
 void probe_gemm(Probe& probe, Arguments& arguments);
 void probe_attention(Probe& probe, Arguments& arguments);
 void probe_rows(Probe& probe, Arguments& arguments);    ///< norm, rope, activation, dropout
 void probe_loss(Probe& probe, Arguments& arguments);    ///< cross-entropy, embedding
 void probe_buffers(Probe& probe, Arguments& arguments); ///< optimizer and flat buffers
+void probe_quantize(Probe& probe, Arguments& arguments);
+void probe_hadamard(Probe& probe, Arguments& arguments);
 
 } // namespace pentatron::kernels::selection_detail

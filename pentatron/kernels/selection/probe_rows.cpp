@@ -24,11 +24,6 @@ DType dtype_of(const Probe& probe) {
   return static_cast<DType>(probe.op_class.part);
 }
 
-/// Bytes of `n` elements.
-double bytes(DType dtype, int64_t n) {
-  return static_cast<double>(element_size(dtype)) * static_cast<double>(n);
-}
-
 void probe_norm(Probe& probe, Arguments& arguments) {
   const DType dtype = dtype_of(probe), acc = acc_dtype(dtype);
   const int64_t rows = arguments.rows(), n = rows * kColumns;

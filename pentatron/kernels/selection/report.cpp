@@ -67,14 +67,14 @@ std::vector<Row> make_rows(const Selection& selection, std::span<const Measureme
 } // namespace
 
 std::string selection_table(const Selection& selection, std::span<const Measurement> measured) {
-  std::string table = fmt::format("{:<34} {:<12} {:>20}  {}\n", "operator", "entry", "rate",
+  std::string table = fmt::format("{:<36} {:<12} {:>20}  {}\n", "operator", "entry", "rate",
                                   "relative speed of other entries");
   for (const Row& row : make_rows(selection, measured)) {
     std::vector<std::string> others;
     for (const auto& [entry, speed] : row.others)
       others.push_back(fmt::format("{} {}", entry, range(speed.first, speed.second, "x")));
     table +=
-        fmt::format("{:<34} {:<12} {:>20}  {}\n", row.name, row.entry,
+        fmt::format("{:<36} {:<12} {:>20}  {}\n", row.name, row.entry,
                     range(row.least / 1e9, row.most / 1e9, fmt::format(" G{}", row.unit).c_str()),
                     fmt::join(others, ", "));
   }

@@ -173,11 +173,11 @@ void add_matmul_tn(Param& weight, const at::Tensor& dy, const at::Tensor& x) {
 namespace {
 
 /// How a matrix, or a stack of them, is stored: row-major, or as the transpose of that.
-struct Stored {
+struct StoredMatrix {
   at::Tensor matrix;
   bool transposed = false;
 
-  explicit Stored(const at::Tensor& x) : matrix(x) {
+  explicit StoredMatrix(const at::Tensor& x) : matrix(x) {
     const auto is_row_major = [](const at::Tensor& m) {
       return m.stride(-1) == 1 && m.stride(-2) >= m.size(-1);
     };
@@ -192,7 +192,7 @@ struct Stored {
 bool try_multiply(const at::Tensor& out, const at::Tensor& a_seen, const at::Tensor& b_seen,
                   bool lower) {
   if (!takes(out)) return false;
-  const Stored a(a_seen), b(b_seen);
+  const StoredMatrix a(a_seen), b(b_seen);
   kernels::GemmArgs args = gemm_args(out, a.matrix, a.transposed, b.matrix, b.transposed);
   args.lower = lower;
   return try_gemm(args);

@@ -13,12 +13,6 @@ namespace pentatron::parallel {
 
 namespace {
 
-int64_t rows_of(const std::vector<nn::SampleChunk>& chunks) {
-  int64_t rows = 0;
-  for (const nn::SampleChunk& chunk : chunks) rows += chunk.size;
-  return rows;
-}
-
 /// Calls use(row among those of a rank, row in `target`, rows) for each chunk of the rank.
 template <class Use>
 void match(const std::vector<nn::SampleChunk>& chunks, const std::vector<nn::SampleChunk>& target,
@@ -72,7 +66,7 @@ TokenSplit zigzag_split(const nn::SequenceLayout& whole, int first, int ranks, i
   TokenSplit split;
   for (int rank = first; rank < first + ranks; ++rank) {
     split.chunks.push_back(zigzag_chunks(whole, rank, all));
-    split.rows.push_back(rows_of(split.chunks.back()));
+    split.rows.push_back(num_rows(split.chunks.back()));
   }
   return split;
 }
@@ -81,7 +75,7 @@ at::Tensor gather_tokens(const at::Tensor& own, const TokenSplit& split,
                          const std::vector<nn::SampleChunk>& target, const comm::Group& group) {
   const int64_t most = split.most_rows();
   const at::Tensor all = comm::all_gather(padded(own, most), 0, group),
-                   ordered = with_rows(own, rows_of(target));
+                   ordered = with_rows(own, num_rows(target));
   for (size_t rank = 0; rank < split.chunks.size(); ++rank) {
     const at::Tensor part = all.narrow(0, static_cast<int64_t>(rank) * most, most);
     match(split.chunks[rank], target, [&](int64_t from, int64_t to, int64_t rows) {
@@ -118,7 +112,7 @@ at::Tensor heads_for_tokens(const at::Tensor& own, const TokenSplit& split,
   const at::Tensor come = comm::all_to_all_rows(
       sent, std::vector<int64_t>(static_cast<size_t>(ranks), rows), split.rows, group);
   if (ranks > 1 && planted("exchanged_tokens_in_order_of_ranks")) return come;
-  const at::Tensor ordered = at::empty({rows_of(target), heads, own.size(2)}, own.options());
+  const at::Tensor ordered = at::empty({num_rows(target), heads, own.size(2)}, own.options());
   int64_t first = 0;
   for (size_t rank = 0; rank < split.chunks.size(); ++rank) {
     match(split.chunks[rank], target, [&](int64_t from, int64_t to, int64_t n) {

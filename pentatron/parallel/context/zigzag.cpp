@@ -33,6 +33,12 @@ std::vector<nn::SampleChunk> zigzag_chunks(const nn::SequenceLayout& whole, int 
   return chunks;
 }
 
+int64_t num_rows(const std::vector<nn::SampleChunk>& chunks) {
+  int64_t rows = 0;
+  for (const nn::SampleChunk& chunk : chunks) rows += chunk.size;
+  return rows;
+}
+
 at::Tensor rows_of_chunks(const at::Tensor& whole_rows, const nn::SequenceLayout& whole,
                           const std::vector<nn::SampleChunk>& chunks) {
   PT_DCHECK(whole_rows.size(0) == whole.tokens());

@@ -21,6 +21,9 @@ int64_t zigzag_tokens(int64_t tokens, int rank, int ranks);
 /// A rank's chunks of all samples of an uncut layout, in order of its tokens.
 std::vector<nn::SampleChunk> zigzag_chunks(const nn::SequenceLayout& whole, int rank, int ranks);
 
+/// Tokens of the chunks together.
+int64_t num_rows(const std::vector<nn::SampleChunk>& chunks);
+
 /// A rank's part of a layout that is not cut yet; the layout itself on one rank. Throws ShapeError
 /// if a sample has fewer tokens than there are chunks.
 nn::SequenceLayout cut_samples(nn::SequenceLayout whole, int rank, int ranks);

@@ -161,7 +161,7 @@ at::Tensor jitter(const at::Tensor& x, const at::Tensor& row_ids, double eps, ui
   return y;
 }
 
-Routed route(const at::Tensor& logits, const Selection& selection, const RouterOptions& o) {
+Routed route(const at::Tensor& logits, const SelectionInputs& selection, const RouterOptions& o) {
   const bool of_selected = o.score == RouterScore::kSoftmax && !o.score_first;
   Routed routed;
   at::Tensor scores, sums;

@@ -40,14 +40,15 @@ struct Routed {
 
 /// Inputs other than the scores that determine which experts a token gets. The experts' weights
 /// always come from the scores.
-struct Selection {
+struct SelectionInputs {
   at::Tensor bias;       ///< [E], added to what is compared; may be undefined
   at::Tensor forced;     ///< [T, k] int64: these, whatever the scores; may be undefined
   bool sinkhorn = false; ///< compare sinkhorn(logits)
 };
 
 ///   logits [T, E] in the accumulate type
-Routed route(const at::Tensor& logits, const Selection& selection, const RouterOptions& options);
+Routed route(const at::Tensor& logits, const SelectionInputs& selection,
+             const RouterOptions& options);
 
 /// exp(logits), rows and columns scaled in turn until every token gives as much as any other and
 /// every expert gets as much. Of the tokens of one rank.

@@ -45,12 +45,14 @@ std::string metrics_line(const TrainLog& log) {
     if (value) number(key, static_cast<double>(*value));
   };
   bool nan = false;
-  if (log.losses.empty()) line += ",\"loss\":null"; // every line has the member
+  if (log.losses.empty() || !log.losses[0].second)
+    line += ",\"loss\":null"; // every line has the member
   for (size_t i = 0; i < log.losses.size(); ++i) {
+    if (!log.losses[i].second) continue;
     std::string key = i == 0 ? "loss" : log.losses[i].first;
     std::replace(key.begin(), key.end(), ' ', '_');
-    number(key, log.losses[i].second);
-    nan = nan || !std::isfinite(log.losses[i].second);
+    number(key, *log.losses[i].second);
+    nan = nan || !std::isfinite(*log.losses[i].second);
   }
   optional("grad_norm", log.grad_norm);
   optional("max_attention_logit", log.logits.most);
@@ -88,10 +90,10 @@ std::string metrics_line(const TrainLog& log) {
   return line;
 }
 
-std::string evaluation_line(int64_t iteration, double loss, const Scores& figures,
+std::string evaluation_line(int64_t iteration, std::optional<double> loss, const Scores& figures,
                             int64_t consumed_samples, int64_t consumed_tokens) {
-  std::string line =
-      fmt::format("{{\"iteration\":{},\"validation_loss\":{}", iteration, json_text(loss));
+  std::string line = fmt::format("{{\"iteration\":{},\"validation_loss\":{}", iteration,
+                                 loss ? json_text(*loss) : "null");
   for (const auto& [name, value] : figures)
     line += fmt::format(",\"validation_{}\":{}", name, json_text(value));
   return line + fmt::format(",\"consumed_samples\":{},\"consumed_tokens\":{}}}", consumed_samples,

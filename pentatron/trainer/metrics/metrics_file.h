@@ -21,7 +21,7 @@ std::string metrics_line(const TrainLog& log);
 /// The line of an evaluation: iteration, validation_loss, each figure behind "validation_",
 /// consumed_samples and consumed_tokens. It has no `loss`, and stands behind the line of the step
 /// after which it was made.
-std::string evaluation_line(int64_t iteration, double loss, const Scores& figures,
+std::string evaluation_line(int64_t iteration, std::optional<double> loss, const Scores& figures,
                             int64_t consumed_samples, int64_t consumed_tokens);
 
 /// The line of scores on tasks: iteration, the figures, consumed_samples and consumed_tokens.

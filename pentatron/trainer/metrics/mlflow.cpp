@@ -23,7 +23,7 @@ namespace {
 constexpr int kRunning = 1;
 constexpr size_t kMaxParam = 6000; // MLflow refuses longer ones
 
-int64_t now_ms() {
+int64_t unix_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
@@ -93,7 +93,7 @@ std::string open_experiment(const fs::path& store, const std::string& name) {
   const std::string id =
       fmt::format("{:018}", 100'000'000'000'000'000 + number % 800'000'000'000'000'000);
   make_store(store / id);
-  const int64_t now = now_ms();
+  const int64_t now = unix_ms();
   put(store / id / "meta.yaml",
       fmt::format("artifact_location: {}\ncreation_time: {}\nexperiment_id: '{}'\n"
                   "last_update_time: {}\nlifecycle_stage: active\nname: {}\n",
@@ -152,7 +152,7 @@ fs::path free_folder(const fs::path& folder) {
 } // namespace
 
 MlflowWriter::MlflowWriter(const fs::path& store, const TrackedRun& run)
-    : id_(sha256(run.id).substr(0, 32)), name_(run.name), begin_ms_(now_ms()) {
+    : id_(sha256(run.id).substr(0, 32)), name_(run.name), begin_ms_(unix_ms()) {
   std::error_code error;
   const fs::path root = fs::absolute(store, error);
   make_store(root);
@@ -199,7 +199,7 @@ std::FILE* MlflowWriter::metric(const std::string& name) {
 }
 
 void MlflowWriter::log(int64_t step, const TrackedValues& values) {
-  const int64_t now = now_ms();
+  const int64_t now = unix_ms();
   for (const auto& [name, value] : values) {
     const std::string line =
         fmt::format("{} {} {}\n", now,
@@ -212,7 +212,7 @@ void MlflowWriter::log(int64_t step, const TrackedValues& values) {
 }
 
 void MlflowWriter::finish(End end) {
-  write_meta(static_cast<int>(end), now_ms());
+  write_meta(static_cast<int>(end), unix_ms());
 }
 
 } // namespace pentatron::trainer

@@ -144,7 +144,7 @@ void TensorBoardWriter::training(const TrainLog& log) {
   };
   both("learning-rate", log.learning_rate);
   both("batch-size", static_cast<double>(log.global_batch_size));
-  for (const auto& [name, value] : log.losses) both(name, value);
+  for (const auto& [name, value] : log.losses) optional(name, value);
   optional("loss-scale", log.loss_scale);
   both("world-size", static_cast<double>(log.world_size));
   optional("grad-norm", log.grad_norm);

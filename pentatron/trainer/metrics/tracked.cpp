@@ -12,7 +12,7 @@ TrackedValues tracked_values(const TrainLog& log) {
   for (size_t i = 0; i < log.losses.size(); ++i) {
     std::string name = i == 0 ? "loss" : log.losses[i].first;
     std::replace(name.begin(), name.end(), ' ', '_');
-    values.emplace_back(name, log.losses[i].second);
+    if (log.losses[i].second) values.emplace_back(name, *log.losses[i].second);
   }
   add("grad_norm", log.grad_norm);
   add("max_attention_logit", log.logits.most);

@@ -31,10 +31,11 @@ struct LinePart {
   int rank = 0; ///< 0: stays
 };
 
-std::string short_loss(double loss) {
-  return std::abs(loss) < 1e4 && (std::abs(loss) >= 1e-3 || loss == 0)
-             ? fmt::format("{:.4f}", loss)
-             : fmt::format("{:.3e}", loss);
+std::string short_loss(std::optional<double> loss) {
+  if (!loss) return "undefined";
+  return std::abs(*loss) < 1e4 && (std::abs(*loss) >= 1e-3 || *loss == 0)
+             ? fmt::format("{:.4f}", *loss)
+             : fmt::format("{:.3e}", *loss);
 }
 
 std::string progress_of(int64_t iteration, int64_t train_iters) {
@@ -69,7 +70,7 @@ std::string short_duration(double seconds) {
 }
 
 /// " (lm 5.5480, sop 0.6925)" behind a total; empty if that is the only term.
-std::string terms_text(const std::vector<std::pair<std::string, double>>& losses) {
+std::string terms_text(const std::vector<std::pair<std::string, std::optional<double>>>& losses) {
   std::string terms;
   for (size_t i = 1; i < losses.size(); ++i) {
     std::string_view name = losses[i].first;
@@ -121,20 +122,20 @@ std::string compact_line(const TrainLog& log, size_t columns) {
   return line;
 }
 
-std::string figures_text(double loss, const Scores& figures) {
+std::string figures_text(std::optional<double> loss, const Scores& figures) {
   std::string text;
   for (const auto& [name, value] : figures) {
     std::string words = name;
     std::ranges::replace(words, '_', ' ');
     // A correlation with what is constant; in a loss that is NaN it is not the figure's fault.
-    const bool undefined = std::isnan(value) && !std::isnan(loss);
+    const bool undefined = std::isnan(value) && !(loss && std::isnan(*loss));
     text += fmt::format("{}{} {}", text.empty() ? "" : " | ", words,
                         undefined ? "undefined" : fmt::format("{:.4f}", value));
   }
-  return text.empty() ? fmt::format("perplexity {:.4g}", perplexity(loss)) : text;
+  return text.empty() && loss ? fmt::format("perplexity {:.4g}", perplexity(*loss)) : text;
 }
 
-std::string compact_evaluation(int64_t iteration, int64_t train_iters, double loss,
+std::string compact_evaluation(int64_t iteration, int64_t train_iters, std::optional<double> loss,
                                const Scores& figures) {
   return fmt::format("{} | validation loss {} | {}", progress_of(iteration, train_iters),
                      short_loss(loss), figures_text(loss, figures));
@@ -152,7 +153,8 @@ std::string train_line(const TrainLog& log) {
   if (log.tflops) out(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", *log.tflops);
   out(" learning rate: {:.6E} | global batch size: {:5} |", log.learning_rate,
       log.global_batch_size);
-  for (const auto& [name, value] : log.losses) out(" {}: {:.6E} |", name, value);
+  for (const auto& [name, value] : log.losses)
+    if (value) out(" {}: {:.6E} |", name, *value);
   if (log.loss_scale) out(" loss scale: {:.1f} |", *log.loss_scale);
   if (log.grad_norm) out(" grad norm: {:.3f} |", *log.grad_norm);
   if (log.num_zeros) out(" num zeros: {} |", *log.num_zeros);

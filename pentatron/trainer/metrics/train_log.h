@@ -40,7 +40,9 @@ struct TrainLog {
   std::optional<double> tflops; ///< model TFLOP/s of one device
   double learning_rate = 0;
   int64_t global_batch_size = 0;
-  std::vector<std::pair<std::string, double>> losses; ///< "lm loss" first; empty without targets
+  /// The total first, which has no value if one of its terms has no target; empty: no targets at
+  /// all.
+  std::vector<std::pair<std::string, std::optional<double>>> losses;
   std::optional<double> loss_scale;
   std::optional<double> grad_norm;
   std::optional<int64_t> num_zeros;
@@ -70,10 +72,10 @@ std::string compact_line(const TrainLog& log, size_t columns = kLineColumns);
 
 /// "iteration 100/1000 | validation loss 3.4567 | perplexity 31.71", or with figures in place of
 /// the perplexity: "... | lm accuracy 0.412".
-std::string compact_evaluation(int64_t iteration, int64_t train_iters, double loss,
+std::string compact_evaluation(int64_t iteration, int64_t train_iters, std::optional<double> loss,
                                const Scores& figures = {});
 /// "perplexity 31.71", or the figures.
-std::string figures_text(double loss, const Scores& figures);
+std::string figures_text(std::optional<double> loss, const Scores& figures);
 
 /// "12.3k", "999", "1.50M"
 std::string rate_text(double per_second);

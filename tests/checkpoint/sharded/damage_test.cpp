@@ -137,6 +137,28 @@ TEST_F(Damage, SwappedShardsAreFound) {
   EXPECT_THAT(message_of([&] { reader.read("w"); }), HasSubstr(shard(0)));
 }
 
+TEST_F(Damage, OneOfSeveralReadersFindsIt) {
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    const fs::path file = folder / shard(rank);
+    const std::string content = content_of(file);
+    std::string damaged = content;
+    damaged.back() ^= 1;
+    for (const int64_t readers : {1, 2, 3, 5}) {
+      write_all(file, damaged);
+      std::vector<std::string> faults;
+      for (int64_t part = 0; part < readers; ++part)
+        for (std::string& fault :
+             verify(folder, VerifyScope::kWeights, {}, {}, {.part = part, .of = readers}).faults)
+          faults.push_back(std::move(fault));
+      EXPECT_THAT(faults, testing::ElementsAre(HasSubstr(shard(rank)))) << readers;
+      write_all(file, content);
+      for (int64_t part = 0; part < readers; ++part)
+        EXPECT_TRUE(
+            verify(folder, VerifyScope::kWeights, {}, {}, {.part = part, .of = readers}).ok());
+    }
+  }
+}
+
 TEST_F(Damage, MissingShardsAreFound) {
   fs::remove(folder / shard(1));
   EXPECT_THAT(first_fault(), HasSubstr(shard(1)));

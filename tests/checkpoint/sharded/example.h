@@ -10,6 +10,7 @@
 #include "pentatron/checkpoint/sharded/checkpoint_writer.h"
 #include "pentatron/checkpoint/sharded/reader.h"
 #include "pentatron/checkpoint/sharded/shard_writer.h"
+#include "tests/checkpoint/sharded/copy_box.h"
 
 namespace pentatron::checkpoint::test {
 

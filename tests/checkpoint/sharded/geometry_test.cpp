@@ -7,6 +7,7 @@
 #include <random>
 
 #include "pentatron/checkpoint/sharded/geometry.h"
+#include "tests/checkpoint/sharded/copy_box.h"
 
 namespace pentatron::checkpoint {
 namespace {
@@ -116,8 +117,8 @@ TEST(Geometry, CopyMovesEveryElementOfThePartAndNoOther) {
       expected[static_cast<size_t>(index_in(target, at))] =
           from[static_cast<size_t>(index_in(source, at))];
     });
-    copy_box(*part, source, std::as_bytes(std::span(from)), target,
-             std::as_writable_bytes(std::span(to)), sizeof(int32_t));
+    test::copy_box(*part, source, std::as_bytes(std::span(from)), target,
+                   std::as_writable_bytes(std::span(to)), sizeof(int32_t));
     ASSERT_EQ(to, expected);
   }
 }

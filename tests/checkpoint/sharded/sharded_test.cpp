@@ -13,6 +13,7 @@
 #include "pentatron/base/safetensors.h"
 #include "pentatron/checkpoint/sharded/compare.h"
 #include "pentatron/checkpoint/sharded/verify.h"
+#include "tests/checkpoint/sharded/copy_box.h"
 #include "tests/checkpoint/sharded/example.h"
 #include "tests/support/files.h"
 
@@ -20,6 +21,7 @@ namespace pentatron::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using test::copy_box;
 using test::write_example;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

@@ -56,8 +56,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const data::IndexedDataset::Sequence sequence = corpus.sequence(i);
       if (sequence.first_token != total || sequence.length < 0) __builtin_trap();
       total += sequence.length;
-      std::vector<double> numbers(static_cast<size_t>(sequence.length));
-      corpus.read_numbers(sequence.first_token, sequence.length, numbers.data());
+      std::vector<std::byte> items(
+          static_cast<size_t>(sequence.length * data::item_bytes(corpus.dtype())));
+      corpus.read_items(sequence.first_token, items);
       if (data::is_integer(corpus.dtype())) {
         std::vector<int64_t> tokens(static_cast<size_t>(sequence.length));
         corpus.read_tokens(sequence.first_token, sequence.length, tokens.data());

@@ -2,11 +2,12 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/backend/reduce.h"
+#include "pentatron/comm/backend/shape_text.h"
 
 #include <ATen/core/grad_mode.h>
 
 #include <cstring>
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 namespace pentatron::comm::in_process {
 
@@ -84,10 +85,6 @@ void plan_copies(Operation& operation, std::vector<std::pair<at::Tensor, at::Ten
     else
       copy_data(copies[task].first, copies[task].second);
   };
-}
-
-std::string shape_text(const at::Tensor& x) {
-  return fmt::format("{} [{}]", c10::toString(x.scalar_type()), fmt::join(x.sizes(), ", "));
 }
 
 } // namespace

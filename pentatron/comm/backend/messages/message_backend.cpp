@@ -3,6 +3,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/comm/backend/messages/protocols.h"
 #include "pentatron/comm/backend/reduce.h"
+#include "pentatron/comm/backend/shape_text.h"
 
 #include <fmt/format.h>
 

@@ -4,10 +4,10 @@
 #include "pentatron/comm/backend/messages/engine.h"
 #include "pentatron/comm/backend/messages/meeting.h"
 #include "pentatron/comm/backend/reduce.h"
+#include "pentatron/comm/backend/shape_text.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
-#include <fmt/ranges.h>
 
 #include <cstring>
 
@@ -140,10 +140,6 @@ uint64_t shape_hash(const at::Tensor& x) {
 }
 
 } // namespace
-
-std::string shape_text(const at::Tensor& x) {
-  return fmt::format("{} [{}]", c10::toString(x.scalar_type()), fmt::join(x.sizes(), ", "));
-}
 
 Protocol all_reduce(Operation& op, at::Tensor out, at::Tensor in, ReduceOp reduce) {
   op.tensors = {out, in};

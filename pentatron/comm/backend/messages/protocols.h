@@ -25,6 +25,4 @@ Protocol barrier(Operation& op);
 Protocol exchange_words(Operation& op, std::vector<int64_t> words,
                         std::shared_ptr<std::vector<std::vector<int64_t>>> result);
 
-std::string shape_text(const at::Tensor& x); ///< "Float [3, 4]"
-
 } // namespace pentatron::comm::messages

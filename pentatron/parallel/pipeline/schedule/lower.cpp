@@ -185,13 +185,4 @@ Schedule lower(const Schedule& schedule, const LowerOptions& options) {
   return Lowering(schedule, options).run();
 }
 
-Schedule raise_to_compute(const Schedule& schedule) {
-  Schedule out = schedule;
-  out.lowered = false;
-  for (std::vector<Action>& steps : out.actions) {
-    std::erase_if(steps, [](const Action& action) { return !is_compute(action.kind); });
-  }
-  return out;
-}
-
 } // namespace pentatron::pipeline

@@ -27,7 +27,4 @@ struct LowerOptions {
 /// incomplete schedule; check() names what is missing).
 Schedule lower(const Schedule& schedule, const LowerOptions& options = {});
 
-/// The schedule without what lower() added.
-Schedule raise_to_compute(const Schedule& schedule);
-
 } // namespace pentatron::pipeline

@@ -108,8 +108,7 @@ Action backward_weight(int stage, int microbatch);
 Action overlap(int forward_stage, int forward_microbatch, int backward_stage,
                int backward_microbatch);
 
-/// The largest schedule that make_schedule() and parse_schedule() make; protects from sizes that
-/// are typing errors.
+/// The largest schedule that make_schedule() makes; protects from sizes that are typing errors.
 inline constexpr int64_t kMaxRanks = 1 << 16;
 inline constexpr int64_t kMaxMicrobatches = 1 << 20;
 inline constexpr int64_t kMaxActions = int64_t{1} << 26;

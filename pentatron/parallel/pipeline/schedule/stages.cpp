@@ -284,14 +284,6 @@ std::vector<int64_t> evenly(const StageOptions& o) {
 
 } // namespace
 
-std::vector<StageSegment> decoder_segments(int64_t num_layers) {
-  std::vector<StageSegment> segments = {{"embedding", 'E', false}};
-  for (int64_t i = 0; i < num_layers; ++i)
-    segments.push_back({fmt::format("layer {}", i), 't', true});
-  segments.push_back({"head", 'L', false});
-  return segments;
-}
-
 std::vector<SegmentRange> assign_stages(const StageOptions& o) {
   if (!o.layout.empty()) return by_layout(o);
   if (!o.costs.empty()) {

@@ -20,8 +20,6 @@ struct StageSegment {
   char letter = 't';     ///< in a layout
   bool is_layer = false; ///< layers are what is dealt out
 };
-/// Embedding, layers, head: E, t, L.
-std::vector<StageSegment> decoder_segments(int64_t num_layers);
 
 struct StageOptions {
   std::vector<StageSegment> segments;

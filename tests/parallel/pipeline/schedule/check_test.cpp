@@ -7,11 +7,13 @@
 #include "pentatron/base/error.h"
 #include "pentatron/parallel/pipeline/schedule/forward_only.h"
 #include "pentatron/parallel/pipeline/schedule/lower.h"
-#include "pentatron/parallel/pipeline/schedule/text.h"
+#include "tests/parallel/pipeline/schedule/schedule_text.h"
 
 namespace pentatron::pipeline {
 namespace {
 
+using test::parse_schedule;
+using test::to_text;
 using testing::HasSubstr;
 using Kind = Verdict::Kind;
 

@@ -7,6 +7,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/parallel/pipeline/schedule/text.h"
+#include "tests/parallel/pipeline/schedule/schedule_text.h"
 
 namespace pentatron::pipeline {
 namespace {
@@ -90,9 +91,9 @@ TEST(Lower, PostsReceivesSoManyComputationsAhead) {
 
 TEST(Lower, ReceivesFollowTheOrderOfSends) {
   // Rank 0 sends 1 before 0, rank 1 wants 0 first: both are posted before the first forward.
-  const Schedule s = parse_schedule("schedule crossed\nranks 2\nstages 2\nmicrobatches 2\n"
-                                    "rank_of_stage 0 1\nrank 0: 0F1 0F0 0B0 0B1\n"
-                                    "rank 1: 1F0 1B0 1F1 1B1\n");
+  const Schedule s = test::parse_schedule("schedule crossed\nranks 2\nstages 2\nmicrobatches 2\n"
+                                          "rank_of_stage 0 1\nrank 0: 0F1 0F0 0B0 0B1\n"
+                                          "rank 1: 1F0 1B0 1F1 1B1\n");
   const Schedule low = lower(s, {.prefetch = 0});
   EXPECT_TRUE(check(low).ok()) << check(low).problem;
   EXPECT_EQ(to_text(low.actions[1][0]), "1recvF1<0");

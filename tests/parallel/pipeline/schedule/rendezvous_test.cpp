@@ -10,11 +10,12 @@
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/parallel/pipeline/schedule/forward_only.h"
 #include "pentatron/parallel/pipeline/schedule/lower.h"
-#include "pentatron/parallel/pipeline/schedule/text.h"
+#include "tests/parallel/pipeline/schedule/schedule_text.h"
 
 namespace pentatron::pipeline {
 namespace {
 
+using test::to_text;
 using testing::HasSubstr;
 
 /// PENTATRON_MATRIX=full takes every size.
@@ -92,7 +93,7 @@ Verdict changed(const std::string& from, const std::string& to) {
   std::string text = to_text(lower(make_schedule("1f1b", 2, 0, 2)));
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from << " in\n" << text;
-  return check(parse_schedule(text.replace(at, from.size(), to)), Purpose::kTraining,
+  return check(test::parse_schedule(text.replace(at, from.size(), to)), Purpose::kTraining,
                Messages::kChannels);
 }
 

@@ -3,12 +3,22 @@
 
 #include "pentatron/base/error.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace pentatron::pipeline {
 namespace {
 
 using Ranges = std::vector<SegmentRange>;
+
+/// Embedding, layers, head: E, t, L.
+std::vector<StageSegment> decoder_segments(int64_t num_layers) {
+  std::vector<StageSegment> segments = {{"embedding", 'E', false}};
+  for (int64_t i = 0; i < num_layers; ++i)
+    segments.push_back({fmt::format("layer {}", i), 't', true});
+  segments.push_back({"head", 'L', false});
+  return segments;
+}
 
 std::string error_of(const StageOptions& options) {
   try {

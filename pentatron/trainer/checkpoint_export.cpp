@@ -1,4 +1,4 @@
-#include "pentatron/trainer/export_hf.h"
+#include "pentatron/trainer/checkpoint_export.h"
 
 #include <utility>
 #include <vector>
@@ -7,16 +7,12 @@
 #include <omp.h>
 
 #include "pentatron/base/error.h"
-#include "pentatron/base/hf_cache.h"
 #include "pentatron/base/log.h"
-#include "pentatron/base/mapped_file.h"
 #include "pentatron/base/own_files.h"
 #include "pentatron/checkpoint/adapters/adapter_source.h"
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/model_source.h"
-#include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/folders.h"
-#include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/source_facts.h"
 #include "pentatron/trainer/model_tokenizer.h"
 
@@ -85,11 +81,11 @@ fs::path export_checkpoint(const fs::path& checkpoint, bool average,
   return target;
 }
 
-HfExporter::HfExporter(bool average, bool in_background, comm::Group world)
+CheckpointExporter::CheckpointExporter(bool average, bool in_background, comm::Group world)
     : average_(average), world_(std::move(world)), progress_(world_),
       thread_(in_background ? std::make_unique<IoThreads>() : nullptr) {}
 
-void HfExporter::begin(const fs::path& checkpoint, int64_t iteration) {
+void CheckpointExporter::begin(const fs::path& checkpoint, int64_t iteration) {
   if (!thread_) {
     const comm::LongWork work(world_, "the export of " + checkpoint.string());
     return run(checkpoint, iteration);
@@ -102,44 +98,24 @@ void HfExporter::begin(const fs::path& checkpoint, int64_t iteration) {
   });
 }
 
-void HfExporter::wait() noexcept {
+void CheckpointExporter::wait() noexcept {
   if (!thread_) return;
   const comm::LongWork work(world_, "the export of a checkpoint");
   thread_->finish(); // run() does not throw
 }
 
-std::optional<HfExporter::Failure> HfExporter::take_failure() {
+std::optional<CheckpointExporter::Failure> CheckpointExporter::take_failure() {
   const std::lock_guard lock(mutex_);
   return std::exchange(failure_, std::nullopt);
 }
 
-void HfExporter::run(const fs::path& checkpoint, int64_t iteration) {
+void CheckpointExporter::run(const fs::path& checkpoint, int64_t iteration) {
   try {
     log::info("exported {}", export_checkpoint(checkpoint, average_, progress_).string());
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
     failure_ = {.iteration = iteration, .why = error.what()};
   }
-}
-
-std::map<std::string, std::string> model_files(const std::string& where) {
-  std::map<std::string, std::string> files;
-  const std::string begin = std::string(checkpoint::kCompanionFolder) + "/";
-  const auto name = after_hf_prefix(where);
-  const bool plain = !name && fs::is_directory(where) &&
-                     checkpoint::recognise_model(where) == checkpoint::ModelFormat::kHuggingFace;
-  if (name || plain) {
-    const fs::path folder = resolve_model_path(name ? std::string(*name) : where);
-    for (const char* file : {"config.json", "generation_config.json"}) {
-      const fs::path path = folder / file;
-      if (fs::exists(path)) files[begin + file] = std::string(MappedFile(path).text());
-    }
-  } else if (fs::is_directory(where)) {
-    for (const auto& [name, attachment] : checkpoint::read_manifest(where).attachments)
-      if (name.starts_with(begin))
-        files[name] = checkpoint::read_attachment(where, name, attachment);
-  }
-  return files;
 }
 
 } // namespace pentatron::trainer

@@ -1,4 +1,4 @@
-#include "pentatron/serve/answer.h"
+#include "pentatron/serve/completion_answer.h"
 
 #include <algorithm>
 #include <ctime>
@@ -27,9 +27,9 @@ std::string new_id(const char* prefix) {
 
 } // namespace
 
-class Answer::Choice final : public TextSink {
+class CompletionAnswer::Choice final : public TextSink {
  public:
-  Choice(Answer& answer, const PromptText& prompt, int64_t index)
+  Choice(CompletionAnswer& answer, const PromptText& prompt, int64_t index)
       : prompt_(prompt), answer_(answer),
         writer_(answer.tokenizer_, prompt.tokens, answer.request_.stops), index_(index) {}
 
@@ -147,7 +147,7 @@ class Answer::Choice final : public TextSink {
     answer_.send_event(event);
   }
 
-  Answer& answer_;
+  CompletionAnswer& answer_;
   generate::TextWriter writer_;
   int64_t index_ = 0;
   std::string text_, finish_;
@@ -157,8 +157,9 @@ class Answer::Choice final : public TextSink {
   double sum_ = 0;
 };
 
-Answer::Answer(CompletionRequest request, std::vector<PromptText> prompts, Options options,
-               const data::Tokenizer& tokenizer, std::shared_ptr<http::Exchange> exchange)
+CompletionAnswer::CompletionAnswer(CompletionRequest request, std::vector<PromptText> prompts,
+                                   Options options, const data::Tokenizer& tokenizer,
+                                   std::shared_ptr<http::Exchange> exchange)
     : request_(std::move(request)), prompts_(std::move(prompts)), options_(std::move(options)),
       tokenizer_(tokenizer), exchange_(std::move(exchange)),
       id_(new_id(request_.endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl")),
@@ -170,27 +171,27 @@ Answer::Answer(CompletionRequest request, std::vector<PromptText> prompts, Optio
   open_ = choices_.size();
 }
 
-Answer::~Answer() = default;
+CompletionAnswer::~CompletionAnswer() = default;
 
-std::shared_ptr<TextSink> Answer::sink(size_t choice) {
+std::shared_ptr<TextSink> CompletionAnswer::sink(size_t choice) {
   return {shared_from_this(), choices_[choice].get()};
 }
 
-const PromptText& Answer::prompt_of(size_t choice) const {
+const PromptText& CompletionAnswer::prompt_of(size_t choice) const {
   return choices_[choice]->prompt_;
 }
 
-void Answer::begin_stream() {
+void CompletionAnswer::begin_stream() {
   if (streaming_) return;
   streaming_ = true;
   exchange_->begin("text/event-stream; charset=utf-8");
 }
 
-void Answer::send_event(const Json& event) {
+void CompletionAnswer::send_event(const Json& event) {
   exchange_->write("data: " + dump_json(event) + "\n\n");
 }
 
-Json Answer::envelope(bool chunk) const {
+Json CompletionAnswer::envelope(bool chunk) const {
   const bool chat = request_.endpoint == Endpoint::kChat;
   return {{"id", id_},
           {"object", !chat   ? "text_completion"
@@ -200,20 +201,20 @@ Json Answer::envelope(bool chunk) const {
           {"model", options_.model}};
 }
 
-std::string Answer::bytes_of(int64_t token) const {
+std::string CompletionAnswer::bytes_of(int64_t token) const {
   std::string bytes = tokenizer_.is_special(token) ? "" : tokenizer_.token_bytes(token);
   if (bytes.empty()) bytes = tokenizer_.decode_with_special(std::span(&token, 1));
   return bytes;
 }
 
-std::string Answer::shown(const std::string& bytes) {
+std::string CompletionAnswer::shown(const std::string& bytes) {
   if (is_utf8(bytes)) return bytes;
   std::string text = "bytes:";
   for (const char c : bytes) text += fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
   return text;
 }
 
-Json Answer::entry_of(const ScoredToken& scored) const {
+Json CompletionAnswer::entry_of(const ScoredToken& scored) const {
   const auto one = [&](int64_t token, double logprob) {
     const std::string bytes = bytes_of(token);
     Json numbers = Json::array();
@@ -227,7 +228,8 @@ Json Answer::entry_of(const ScoredToken& scored) const {
   return entry;
 }
 
-Json Answer::logprobs_of(const std::vector<Entry>& entries, const std::string& text) const {
+Json CompletionAnswer::logprobs_of(const std::vector<Entry>& entries,
+                                   const std::string& text) const {
   if (request_.endpoint == Endpoint::kChat) {
     Json content = Json::array();
     for (const Entry& entry : entries) content.push_back(entry_of(entry.scored));
@@ -251,7 +253,7 @@ Json Answer::logprobs_of(const std::vector<Entry>& entries, const std::string& t
           {"text_offset", std::move(offsets)}};
 }
 
-Json Answer::usage() const {
+Json CompletionAnswer::usage() const {
   int64_t prompt = 0, written = 0, reused = 0;
   for (size_t i = 0; i < choices_.size(); ++i) {
     written += choices_[i]->written();
@@ -265,7 +267,7 @@ Json Answer::usage() const {
           {"prompt_tokens_details", {{"cached_tokens", reused}}}};
 }
 
-void Answer::choice_done() {
+void CompletionAnswer::choice_done() {
   PT_DCHECK(open_ > 0);
   if (--open_ > 0 || over_) return;
   over_ = true;
@@ -280,7 +282,7 @@ void Answer::choice_done() {
   exchange_->end();
 }
 
-std::vector<const Answer::Choice*> Answer::best_choices(size_t prompt) const {
+std::vector<const CompletionAnswer::Choice*> CompletionAnswer::best_choices(size_t prompt) const {
   const auto count = static_cast<size_t>(request_.best_of);
   std::vector<const Choice*> all;
   for (size_t i = prompt * count; i < (prompt + 1) * count; ++i) all.push_back(choices_[i].get());
@@ -290,7 +292,7 @@ std::vector<const Answer::Choice*> Answer::best_choices(size_t prompt) const {
   return all;
 }
 
-Json Answer::whole_choice(const Choice& choice, int64_t index) const {
+Json CompletionAnswer::whole_choice(const Choice& choice, int64_t index) const {
   Json json = {{"index", index}, {"finish_reason", choice.finish_reason()}, {"logprobs", Json()}};
   if (request_.logprobs) json["logprobs"] = logprobs_of(choice.entries(), choice.text());
   if (request_.endpoint == Endpoint::kChat)
@@ -300,7 +302,7 @@ Json Answer::whole_choice(const Choice& choice, int64_t index) const {
   return json;
 }
 
-void Answer::respond() {
+void CompletionAnswer::respond() {
   Json body = envelope(false);
   body["choices"] = Json::array();
   for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
@@ -311,7 +313,7 @@ void Answer::respond() {
   exchange_->respond({.body = dump_json(body)});
 }
 
-void Answer::fail(const std::string& sentence) {
+void CompletionAnswer::fail(const std::string& sentence) {
   if (over_) return;
   over_ = true;
   if (!streaming_) return exchange_->respond(http::error_response(500, sentence));

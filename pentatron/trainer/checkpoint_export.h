@@ -1,10 +1,10 @@
-/// Exports a run to Hugging Face format, and imports settings from it, in addition to the weights.
+/// Exports the checkpoints of a run: as Hugging Face models, or their adapters in the files of
+/// PEFT.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,14 +26,14 @@ std::filesystem::path export_checkpoint(const std::filesystem::path& checkpoint,
                                         const std::function<void()>& progress = {});
 
 /// Exports checkpoints as they become durable: immediately, or in a background thread.
-class HfExporter {
+class CheckpointExporter {
  public:
   struct Failure {
     int64_t iteration = 0;
     std::string why;
   };
   /// The other ranks of `world` may wait for this one meanwhile.
-  HfExporter(bool average, bool in_background, comm::Group world);
+  CheckpointExporter(bool average, bool in_background, comm::Group world);
 
   /// Waits for the export before it.
   void begin(const std::filesystem::path& checkpoint, int64_t iteration);
@@ -52,9 +52,5 @@ class HfExporter {
   std::optional<Failure> failure_;
   std::unique_ptr<IoThreads> thread_; ///< null: at once
 };
-
-/// config.json and generation_config.json of what a run starts from (hf:DIR, one checkpoint, or a
-/// file that has none), by their names in its checkpoints ("hf/config.json"): exports keep them.
-std::map<std::string, std::string> model_files(const std::string& where);
 
 } // namespace pentatron::trainer

@@ -24,16 +24,16 @@ struct PromptText {
   std::vector<int64_t> tokens;
 };
 
-class Answer : public std::enable_shared_from_this<Answer> {
+class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
  public:
   struct Options {
     std::string model; ///< its name
     std::vector<int64_t> stop_tokens;
   };
   /// The tokenizer must outlive it.
-  Answer(CompletionRequest request, std::vector<PromptText> prompts, Options options,
-         const data::Tokenizer& tokenizer, std::shared_ptr<http::Exchange> exchange);
-  ~Answer();
+  CompletionAnswer(CompletionRequest request, std::vector<PromptText> prompts, Options options,
+                   const data::Tokenizer& tokenizer, std::shared_ptr<http::Exchange> exchange);
+  ~CompletionAnswer();
 
   const CompletionRequest& request() const { return request_; }
   const std::vector<PromptText>& prompts() const { return prompts_; }
