@@ -406,7 +406,6 @@ void Reporter::step(const StepReport& r) {
   s.write_metrics([&](MetricsFile& metrics) { metrics.write(one); });
   s.write_tensorboard(r.iteration - 1, [&](TensorBoardWriter& board) { board.training(one); });
   s.track(r.iteration - 1, r.iteration, tracked_values(one));
-  if (r.loss) s.plot.training.push_back({static_cast<double>(r.iteration), *r.loss});
   if (s.experts)
     for (const std::string& sentence : s.experts->step(r.iteration, r.experts))
       log::warning("{}\n  try: {}", sentence, remedy_of_dead_experts(s.config.model));
@@ -419,6 +418,7 @@ void Reporter::step(const StepReport& r) {
   }
   s.summary.skipped_iterations = r.skipped;
   s.summary.nan_iterations = r.nan;
+  if (r.loss) s.plot.training.push_back({static_cast<double>(r.iteration), *r.loss});
   if (r.loss) s.summary.add_loss(r.iteration, *r.loss);
   s.redraw(/*now=*/false);
   s.settle();
@@ -461,11 +461,8 @@ void Reporter::step(const StepReport& r) {
     s.print(compact_line(line, log::is_terminal() ? columns : kLineColumns), train_line(line));
     i = {};
   }
-  s.bar->update(r.iteration, fmt::format("{} ETA {}",
-                                         r.loss       ? fmt::format("loss {:.4f}", *r.loss)
-                                         : r.computed ? "loss undefined"
-                                                      : "no targets",
-                                         short_duration(*one.eta_s)));
+  const std::string text = loss_text(r.loss, r.computed);
+  s.bar->update(r.iteration, fmt::format("{} ETA {}", text, short_duration(*one.eta_s)));
 }
 
 void Reporter::save(const checkpoint::SaveEvent& e) {
@@ -530,10 +527,9 @@ void Reporter::evaluation(int64_t iteration, int64_t consumed_samples, const Eva
   s.track(iteration, iteration, tracked);
   s.redraw(/*now=*/false);
   s.settle();
-  std::vector<std::pair<std::string, double>> box;
-  if (result.loss) box.emplace_back(s.options.loss_name, *result.loss);
   s.print(compact_evaluation(iteration, s.options.total_iterations, result.loss, result.figures),
-          evaluation_box(fmt::format("validation loss at iteration {}", iteration), box));
+          evaluation_box(fmt::format("validation loss at iteration {}", iteration),
+                         s.options.loss_name, result.loss));
 }
 
 void Reporter::task_scores(int64_t iteration, int64_t consumed_samples, const TaskFigures& scores) {

@@ -156,7 +156,7 @@ TEST(CompactLine, OfAnEvaluation) {
 }
 
 TEST(EvaluationBox, FramesLossAndPerplexity) {
-  const std::string box = evaluation_box("validation loss at iteration 100", {{"lm loss", 2.0}});
+  const std::string box = evaluation_box("validation loss at iteration 100", "lm loss", 2.0);
   const std::string line = " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm "
                            "loss PPL: 7.389056E+00 | ";
   const std::string rule(line.size() + 1, '-');

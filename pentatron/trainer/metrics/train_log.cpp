@@ -80,10 +80,15 @@ std::string terms_text(const std::vector<std::pair<std::string, std::optional<do
   return terms.empty() ? "" : fmt::format(" ({})", terms);
 }
 
+std::string loss_text(std::optional<double> loss, bool targets) {
+  return targets ? "loss " + short_loss(loss) : "no targets";
+}
+
 std::string compact_line(const TrainLog& log, size_t columns) {
   std::vector<LinePart> parts = {{progress_of(log.iteration, log.train_iters)}};
   const auto add = [&](int rank, std::string text) { parts.push_back({std::move(text), rank}); };
-  add(0, log.losses.empty() ? "no targets" : "loss " + short_loss(log.losses[0].second));
+  const bool targets = !log.losses.empty();
+  add(0, loss_text(targets ? log.losses[0].second : std::nullopt, targets));
   if (log.grad_norm) add(1, fmt::format("grad norm {:.3g}", *log.grad_norm));
   if (log.logits.most) add(2, fmt::format("max logit {:.3g}", *log.logits.most));
   add(4, fmt::format("lr {:.2e}", log.learning_rate));
@@ -176,12 +181,11 @@ double perplexity(double loss) {
   return std::exp(loss < 20 || std::isnan(loss) ? loss : 20.0);
 }
 
-std::string evaluation_box(const std::string& title,
-                           const std::vector<std::pair<std::string, double>>& losses) {
+std::string evaluation_box(const std::string& title, const std::string& name,
+                           std::optional<double> loss) {
   std::string line = fmt::format(" {} | ", title);
-  for (const auto& [name, value] : losses) {
-    line += fmt::format("{0} value: {1:.6E} | {0} PPL: {2:.6E} | ", name, value, perplexity(value));
-  }
+  if (loss)
+    line += fmt::format("{0} value: {1:.6E} | {0} PPL: {2:.6E} | ", name, *loss, perplexity(*loss));
   const std::string rule(line.size() + 1, '-');
   return rule + "\n" + line + "\n" + rule;
 }

@@ -64,6 +64,8 @@ struct TrainLog {
 
 inline constexpr size_t kLineColumns = 120;
 
+/// "loss 3.4567", "loss undefined" if one of its terms has no target, "no targets" at all.
+std::string loss_text(std::optional<double> loss, bool targets);
 /// "iteration  10/1000 | loss 3.4567 | grad norm 1.234 | lr 3.00e-04 | 12.3k tokens/s | MFU 41.2% |
 /// 1.2 GiB | ETA 3m20s", at most `columns` wide. Behind it, where they matter: loss scale,
 /// skipped and nan iterations, the time spent waiting for data. What does not fit is left out, the
@@ -89,8 +91,8 @@ std::string train_line(const TrainLog& log);
 
 /// Three lines, the middle one between rules: validation (or test) loss with its perplexity
 /// exp(min(20, loss)).
-std::string evaluation_box(const std::string& title,
-                           const std::vector<std::pair<std::string, double>>& losses);
+std::string evaluation_box(const std::string& title, const std::string& name,
+                           std::optional<double> loss);
 
 /// exp(min(20, loss)), Megatron's perplexity.
 double perplexity(double loss);
