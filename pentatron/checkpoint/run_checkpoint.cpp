@@ -427,30 +427,6 @@ std::optional<double> number_in(const Json& state, const char* key) {
 
 } // namespace
 
-std::optional<FoundCheckpoint> find_run(const fs::path& dir, const comm::Group& world,
-                                        bool node_local, const KnownDamage& damaged) {
-  if (node_local) return find_on_machines(dir, world, damaged);
-  std::optional<FoundCheckpoint> found;
-  std::string fault;
-  if (world.rank() == 0) {
-    const comm::LongWork work(world, "looking for a checkpoint in " + dir.string());
-    try {
-      found = newest_checkpoint(dir, {.scope = VerifyScope::kStructure,
-                                      .damaged = damaged,
-                                      .progress = [&] { work.progress(); },
-                                      .key = "checkpoint.load="});
-    } catch (const CheckpointError& error) {
-      fault = error.what();
-    }
-  }
-  const auto tell = [&](const std::string& text) { return comm::broadcast_text(text, 0, world); };
-  if (const std::string told = tell(fault); !told.empty()) throw CheckpointError(told);
-  const std::string folder = tell(found ? found->folder.string() : "");
-  const std::string passed_over = tell(found ? found->passed_over : "");
-  if (folder.empty()) return std::nullopt;
-  return FoundCheckpoint{folder, passed_over};
-}
-
 void forget_state(optim::Optimizer& optimizer) {
   for (const StatePiece& piece : optimizer_pieces(optimizer)) at::Tensor(piece.data).zero_();
   optimizer.set_steps(0);

@@ -126,7 +126,7 @@ void train_rank(const trainer::Config& config, const comm::Group& world,
   if (report.steps == 0 && report.iterations > 0 && !stopped && !report.validation)
     log::info("nothing to do: the run has already reached its last iteration, {}",
               report.iterations);
-  if (report.steps > 0 && !report.last_loss)
+  if (report.steps > 0 && !report.trained)
     log::shared_warning("nothing was trained: all {} iterations of this run were skipped",
                         report.steps);
   if (main_rank) print_report(report);

@@ -461,12 +461,12 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
       }
       log::shared_warning("skipped iteration {}: {}", iteration, nonfinite_text(result));
       ++s.progress.skipped_iterations;
-    } else if (!result.computed ||
-               result.too_large) { // no part of a row of steps that were not finite
+    } else if (!result.computed || result.too_large) { // no part of a row of nonfinite steps
       log::shared_warning("skipped iteration {}: {}", iteration, skip_text(result, options));
       ++s.progress.skipped_iterations;
     } else {
       skipped_in_a_row = 0;
+      report.trained = true;
       if (result.loss) {
         report.last_loss = result.loss;
         report.last_terms = named_terms(s.model.model->spec(), result.terms);

@@ -25,6 +25,7 @@ struct TrainReport {
   int signal = 0;                        ///< of StopReason::kSignal
   int64_t iterations = 0;                ///< that the model has had
   int64_t steps = 0;                     ///< of these, made by this process
+  bool trained = false;                  ///< some step updated the weights
   std::optional<double> last_loss;       ///< of the last step that had one; none: there was none
   Scores last_terms;                     ///< the losses that it is the sum of, if several
   std::optional<Evaluation> validation;  ///< the last one; none: without targets too

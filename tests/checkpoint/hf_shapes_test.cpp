@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using models::ModelConfig;
-using test::error_of;
+using pentatron::test::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

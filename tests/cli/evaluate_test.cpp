@@ -219,7 +219,7 @@ TEST_F(Evaluating, WhatIsOddAboutATaskIsToldOnce) {
                                          "test_split: test\noutput_type: loglikelihood\n"
                                          "doc_to_text: '{{word}}'\ndoc_to_text: wrd\n"
                                          "doc_to_target: next\nnum_fewshot: 1\n";
-  for (const char* ranks : {"", "--ranks 2 "}) {
+  for (const char* ranks : {"", "--ranks 2 ", "--ranks 2 --backend sockets "}) {
     const std::string told = run("evaluate model --tasks task.yaml " + std::string(ranks) + "2>&1");
     for (const char* what : {"the key doc_to_text appears twice", "wrd is not a column",
                              "its examples come from the split that is scored"}) {

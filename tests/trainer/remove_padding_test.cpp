@@ -141,6 +141,10 @@ TEST_F(Prepared, ASumWithoutOneOfItsLossesIsNoLoss) {
   for (const auto& folder : checkpoint::checkpoints_in(scratch / "run"))
     EXPECT_NE(folder.iteration, 3) << "kept as the best";
   EXPECT_EQ(result.trace.report.last_loss, steps[3]["loss"].get<double>());
+  tensors["labels"].fill_(-100);
+  const test::Trace other = run({"model.type=bert", "train.train_iters=2"}).trace;
+  EXPECT_FALSE(other.report.last_loss);
+  EXPECT_TRUE(other.report.trained) << "on the other loss alone";
 }
 
 TEST(RemovedPaddingKey, IsRefusedWhereSamplesAreNeverPadded) {

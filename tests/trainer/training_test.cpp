@@ -290,6 +290,7 @@ TEST_F(WithoutTargets, ARunWithNoneAtAllHasNoLoss) {
   write(0, 6);
   const test::Trace trace = test::run(masked({"train.train_iters=4"}));
   EXPECT_FALSE(trace.report.last_loss);
+  EXPECT_FALSE(trace.report.trained);
   EXPECT_EQ(trace.report.steps, 4);
   for (const Json& step : trace.steps) EXPECT_TRUE(step["loss"].is_null());
 }

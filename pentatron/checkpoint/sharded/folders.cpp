@@ -152,13 +152,14 @@ bool is_repairable(const fs::path& folder, const SearchOptions& options) {
   return report.repairable && !report.ok(); // else a repair changes nothing
 }
 
-/// Of known damage, whether it can be repaired is told by sizes: reading may take an hour, and most
-/// callers go on with another checkpoint.
+/// Of known damage in weights, whether it can be repaired is not looked at: most callers go on with
+/// another checkpoint.
 VerifyReport look_at(const fs::path& folder, const SearchOptions& options) {
   const auto known = options.damaged.find(folder);
   if (known == options.damaged.end()) return verify(folder, options.scope, options.progress);
   VerifyReport report;
-  report.repairable = can_lose_a_shard(folder);
+  report.repairable = options.repairable ? options.repairable->contains(folder)
+                                         : !of_weights(options) && is_repairable(folder, options);
   report.faults = {known->second};
   return report;
 }
@@ -204,7 +205,8 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
   if (fs::exists(dir / kManifestName, error)) {
     VerifyReport report = look_at(dir, options);
     if (!report.ok()) {
-      if (options.damaged.contains(dir)) report.repairable = is_repairable(dir, options);
+      if (of_weights(options) && options.damaged.contains(dir))
+        report.repairable = is_repairable(dir, options);
       const std::string remedy = remedy_for(report, dir, options);
       raise<CheckpointError>("{} is corrupted: {}{}{}", dir.string(),
                              fmt::join(report.faults, "; "),
@@ -230,6 +232,10 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& dir,
     damaged.push_back(fmt::format("{}: {}", candidate.path.filename().string(), report.faults[0]));
     if (remedy.empty()) remedy = repair_command(report, candidate.path);
   }
+  for (const CheckpointFolder& candidate : candidates)
+    if (remedy.empty() && of_weights(options) && options.damaged.contains(candidate.path))
+      remedy =
+          repair_command({.repairable = is_repairable(candidate.path, options)}, candidate.path);
   if (remedy.empty())
     raise<CheckpointError>(
         "{} contains no intact checkpoint: {}\n  try: a copy of one of them in its "

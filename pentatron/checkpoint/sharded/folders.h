@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,7 +75,9 @@ using KnownDamage = std::map<std::filesystem::path, std::string>;
 struct SearchOptions {
   VerifyScope scope = VerifyScope::kWhole; ///< what of a checkpoint is looked at
   KnownDamage damaged = {};                ///< skipped without checking
-  std::function<void()> progress = {};     ///< called again and again, by any thread
+  /// Of these, what a repair can mend; none: found out here, by reading all of them.
+  std::optional<std::set<std::filesystem::path>> repairable = {};
+  std::function<void()> progress = {}; ///< called again and again, by any thread
   std::string key = {}; ///< stands before a folder to use instead: "checkpoint.load="
 };
 /// What to do about a corrupted checkpoint, for a `try:` line: repair it if that can succeed, else

@@ -219,15 +219,12 @@ bool can_be_repaired(const fs::path& folder, const Manifest& manifest,
 
 } // namespace
 
-bool can_lose_a_shard(const fs::path& folder) {
+bool repair_suffices(const fs::path& folder,
+                     const std::map<std::string, std::string>& first_faults) {
   try {
-    const Manifest manifest = read_manifest(folder);
-    std::map<std::string, std::string> lost;
-    for (const auto& [name, parity] : manifest.parity)
-      if (!parity.shards.empty()) lost.try_emplace(parity.shards.front(), "");
-    return !lost.empty() && can_be_repaired(folder, manifest, lost);
+    return can_be_repaired(folder, read_manifest(folder), first_faults);
   } catch (const Error&) {
-    return false;
+    return has_spare_manifest(folder);
   }
 }
 
@@ -236,9 +233,8 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
                     const std::function<void(uint64_t)>& bytes_read, VerifyShare share) {
   VerifyReport report;
   Faults faults;
-  std::optional<Manifest> whole;
   try {
-    Manifest manifest = whole.emplace(read_manifest(folder));
+    Manifest manifest = read_manifest(folder);
     report.iteration = manifest.iteration;
     report.files = manifest.files.size();
     report.tensors = manifest.tensors.size();
@@ -258,7 +254,9 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
       find_unlisted(folder, manifest, faults);
     }
     int64_t turn = 0;
-    std::erase_if(manifest.files, [&](const auto&) { return turn++ % share.of != share.part; });
+    const auto of_others = [&](const auto&) { return turn++ % share.of != share.part; };
+    std::erase_if(manifest.files, of_others);
+    std::erase_if(manifest.parity, of_others);
     const bool structure =
         scope == VerifyScope::kStructure || scope == VerifyScope::kPresentStructure;
     if (structure || scope == VerifyScope::kWeightsStructure)
@@ -282,8 +280,7 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
   }
   report.faults = faults.list();
   report.first_faults = faults.first_by_file();
-  report.repairable =
-      whole ? can_be_repaired(folder, *whole, report.first_faults) : has_spare_manifest(folder);
+  report.repairable = repair_suffices(folder, report.first_faults);
   return report;
 }
 

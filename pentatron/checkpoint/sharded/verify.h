@@ -34,7 +34,7 @@ enum class VerifyScope : uint8_t {
   kStructure
 };
 
-/// One of several readers, who each read the content of their share of the shards.
+/// One of several readers, who each read the content of their share of shards and parity files.
 struct VerifyShare {
   int64_t part = 0, of = 1;
 };
@@ -48,7 +48,8 @@ VerifyReport verify(const std::filesystem::path& folder, VerifyScope scope = Ver
                     const std::function<void()>& progress = {},
                     const std::function<void(uint64_t)>& bytes_read = {}, VerifyShare share = {});
 
-/// Whether parity files suffice for one damaged shard more than sizes tell of. Reads no shard.
-bool can_lose_a_shard(const std::filesystem::path& folder);
+/// VerifyReport::repairable of a folder with `first_faults`, which several readers may have found.
+bool repair_suffices(const std::filesystem::path& folder,
+                     const std::map<std::string, std::string>& first_faults);
 
 } // namespace pentatron::checkpoint

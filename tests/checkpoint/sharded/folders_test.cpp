@@ -150,7 +150,7 @@ TEST_F(Folders, ForWeightsAloneTheOptimizersFilesDoNotMatter) {
             "step_00000010");
 }
 
-TEST_F(Folders, OfWhatIsKnownToBeDamagedNothingIsReadAgain) {
+TEST_F(Folders, OfWhatIsKnownToBeDamagedInItsWeightsNothingIsReadAgain) {
   for (const int64_t i : {10, 20}) write_example(dir.path(), i, 1);
   const fs::path newest = dir.path() / "step_00000020", before = dir.path() / "step_00000010";
   damage(newest);
@@ -160,12 +160,11 @@ TEST_F(Folders, OfWhatIsKnownToBeDamagedNothingIsReadAgain) {
         dir.path(),
         {.scope = scope, .damaged = std::move(damaged), .progress = [&calls] { ++calls; }});
     EXPECT_EQ(found->folder, before);
-    EXPECT_THAT(found->passed_over, AllOf(StartsWith("step_00000020: x"), HasSubstr("repair")));
+    EXPECT_THAT(found->passed_over, StartsWith("step_00000020: x"));
     return calls;
   };
-  const auto files = std::distance(fs::directory_iterator(before), {});
-  for (const VerifyScope scope : {VerifyScope::kStructure, VerifyScope::kWeightsStructure})
-    EXPECT_LE(look({{newest, "x"}}, scope), 2 * files) << "sizes and headers of the other";
+  const int structure = look({{newest, "x"}}, VerifyScope::kWeightsStructure);
+  EXPECT_LT(structure, look({{newest, "x"}}, VerifyScope::kStructure)) << "which tells a remedy";
   damage(before);
   EXPECT_THAT(message_of([&] {
                 newest_checkpoint(dir.path(), {.scope = VerifyScope::kWeightsStructure,

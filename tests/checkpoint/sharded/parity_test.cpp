@@ -268,14 +268,8 @@ TEST_F(Parity, ARepairIsOnlySuggestedIfItCanSucceed) {
         ->passed_over;
   };
   EXPECT_THAT(told(), HasSubstr("a rank found it\n  try: pentatron checkpoint repair"));
-  // Sizes tell that another one is lost; content is not read, which takes long.
-  fs::rename(folder / shard_name("model", 1, 2), dir.path() / "away");
+  flip(folder / shard_name("model", 1, 2), 900);
   EXPECT_THAT(told(), Not(HasSubstr("try:")));
-  fs::rename(dir.path() / "away", folder / shard_name("model", 1, 2));
-  EXPECT_THAT(told(), HasSubstr("try: pentatron checkpoint repair"));
-  fs::rename(folder / "parity_00000_000.parity", dir.path() / "away");
-  EXPECT_THAT(told(), Not(HasSubstr("try:")));
-  fs::rename(dir.path() / "away", folder / "parity_00000_000.parity");
   // What a scope leaves out may be lost, too.
   for (const VerifyScope scope : {VerifyScope::kWeights, VerifyScope::kWeightsStructure}) {
     fs::resize_file(earlier / shard_name("model", 0, 2), 900);
