@@ -59,9 +59,7 @@ function(pentatron_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE PENTATRON_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
   pentatron_test_headers(${name} ${arg_HEADERS})
-  # Files of these share names in anonymous namespaces.
-  set(alone config_test kernels_test nn_test comm_test comm_process_test layers_test parallel_ddp_test parallel_tensor_test parallel_pipeline_test)
-  if(PENTATRON_UNITY AND NOT name IN_LIST alone)
+  if(PENTATRON_UNITY AND NOT name STREQUAL layers_test) # whose headers of cases share names
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
     target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
   endif()

@@ -59,13 +59,13 @@ class FakeGroup final : public DeviceGroup {
   std::string error_;
 };
 
-OperationStart all_reduce() {
+OperationStart sum_of_three() {
   return {.call = "all_reduce(sum)", .dtype = "float32", .num_dims = 1, .dims = {3}};
 }
 
 /// Begun on the rank's host, and on its GPU as far as `at`.
 std::shared_ptr<FakeOperation> start(OperationLog& log, int group, Progress at,
-                                     const OperationStart& what = all_reduce()) {
+                                     const OperationStart& what = sum_of_three()) {
   auto operation = std::make_shared<FakeOperation>(at);
   log.follow({log.begin(group, what)}, operation);
   return operation;
@@ -105,7 +105,7 @@ TEST(DeviceOperations, AreKnownHoweverFarTheHostIsAhead) {
 TEST(DeviceOperations, OfOneCallEndTogether) {
   OperationLog log;
   const int pp = log.add_group("pp", {4, 6});
-  OperationStart send = all_reduce(), recv = all_reduce();
+  OperationStart send = sum_of_three(), recv = all_reduce();
   send.call = "send";
   recv.call = "recv";
   const auto operation = std::make_shared<FakeOperation>(Progress::kRunning);
@@ -122,7 +122,7 @@ TEST(DeviceOperations, OfOneCallEndTogether) {
 }
 
 /// A rank of this process with its control thread.
-struct TestRank {
+struct ClientRank {
   std::shared_ptr<OperationLog> log = std::make_shared<OperationLog>();
   std::shared_ptr<FakeGroup> device = std::make_shared<FakeGroup>();
   std::mutex mutex;
@@ -131,7 +131,7 @@ struct TestRank {
   int tp = 0, dp = 0;
   std::unique_ptr<Client> client;
 
-  TestRank(const Server& server, int rank, int world_size) {
+  ClientRank(const Server& server, int rank, int world_size) {
     client = std::make_unique<Client>(ClientOptions{.address = server.address(),
                                                     .rank = rank,
                                                     .world_size = world_size,
@@ -158,9 +158,9 @@ struct TestRank {
 
 TEST(DeviceHang, NamesARankWhoseHostHasNotComeThere) {
   Server server({.ranks = 3, .timeout_s = 0.5, .heartbeat_s = 0.05, .grace_s = 1000});
-  TestRank first(server, 0, 3), second(server, 1, 3), third(server, 2, 3);
+  ClientRank first(server, 0, 3), second(server, 1, 3), third(server, 2, 3);
   start(*third.log, third.tp, Progress::kDone);
-  for (TestRank* rank : {&first, &second}) {
+  for (ClientRank* rank : {&first, &second}) {
     start(*rank->log, rank->tp, Progress::kDone);
     start(*rank->log, rank->tp, Progress::kRunning);
   }
@@ -174,7 +174,7 @@ TEST(DeviceHang, NamesARankWhoseHostHasNotComeThere) {
 
 TEST(DeviceHang, NamesARankWhoseGpuHasNotComeThere) {
   Server server({.ranks = 2, .timeout_s = 0.5, .heartbeat_s = 0.05, .grace_s = 1000});
-  TestRank first(server, 0, 2), second(server, 1, 2);
+  ClientRank first(server, 0, 2), second(server, 1, 2);
   start(*first.log, first.tp, Progress::kRunning);
   start(*second.log, second.tp, Progress::kQueued); // behind a kernel that does not end
   EXPECT_THAT(first.end(), HasSubstr("rank 1 has not arrived at all_reduce(sum) #1 of group tp of "
@@ -185,7 +185,7 @@ TEST(DeviceHang, NamesARankWhoseGpuHasNotComeThere) {
 
 TEST(DeviceHang, NamesStreamsThatWaitForEachOther) {
   Server server({.ranks = 2, .timeout_s = 0.5, .heartbeat_s = 0.05, .grace_s = 1000});
-  TestRank first(server, 0, 2), second(server, 1, 2);
+  ClientRank first(server, 0, 2), second(server, 1, 2);
   start(*first.log, first.tp, Progress::kRunning);
   start(*first.log, first.dp, Progress::kQueued);
   start(*second.log, second.dp, Progress::kRunning);
@@ -197,7 +197,7 @@ TEST(DeviceHang, NamesStreamsThatWaitForEachOther) {
 
 TEST(DeviceError, EndsTheRunWithGroupAndOperation) {
   Server server({.ranks = 2, .timeout_s = 60, .heartbeat_s = 0.05, .grace_s = 1000});
-  TestRank first(server, 0, 2), second(server, 1, 2);
+  ClientRank first(server, 0, 2), second(server, 1, 2);
   start(*second.log, second.tp, Progress::kRunning);
   second.device->fail("NCCL: unhandled system error");
   EXPECT_EQ(first.end(), "rank 1 of 2: the GPU communication of group tp failed at all_reduce(sum) "
@@ -206,8 +206,8 @@ TEST(DeviceError, EndsTheRunWithGroupAndOperation) {
 
 TEST(DeviceError, GivesWayToTheDisagreementThatCausedIt) {
   Server server({.ranks = 2, .timeout_s = 60, .heartbeat_s = 0.05, .grace_s = 1000});
-  TestRank first(server, 0, 2), second(server, 1, 2);
-  OperationStart other = all_reduce();
+  ClientRank first(server, 0, 2), second(server, 1, 2);
+  OperationStart other = sum_of_three();
   other.dims = {4};
   start(*first.log, first.tp, Progress::kRunning);
   start(*second.log, second.tp, Progress::kRunning, other);

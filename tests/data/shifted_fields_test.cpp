@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 
 /// Tokens 10, 11, ... with labels 1 further on; sample 0 has documents of 3, 1 and 4 tokens, sample
 /// 1 padding at both ends, sample 2 positions that begin anew.
-class Samples final : public Dataset {
+class ShiftedSamples final : public Dataset {
  public:
   const std::vector<BatchStream>& streams() const override { return streams_; }
   const std::vector<BatchField>& fields() const override { return fields_; }
@@ -47,7 +47,7 @@ const std::vector<ShiftedField> kShifted = {
 
 Batch batch_of(int64_t sample) {
   const std::vector<int64_t> ids = {sample};
-  Batch batch = make_batch(Samples(), ids);
+  Batch batch = make_batch(ShiftedSamples(), ids);
   add_shifted_fields(batch, kShifted);
   return batch;
 }
@@ -77,7 +77,7 @@ TEST(ShiftedFields, EndWherePositionsBeginAnew) {
 
 TEST(ShiftedFields, OfSeveralSamplesAreThoseOfEach) {
   const std::vector<int64_t> ids = {2, -1, 0, 1};
-  Batch all = make_batch(Samples(), ids);
+  Batch all = make_batch(ShiftedSamples(), ids);
   add_shifted_fields(all, kShifted);
   for (const ShiftedField& field : kShifted) {
     std::vector<int64_t> rows;

@@ -14,7 +14,7 @@ using namespace testing;
 
 constexpr int64_t kPage = 48, kSpan = 512; ///< in tokens
 
-struct Case {
+struct CachedCase {
   std::string name;
   int64_t heads = 2, kv_heads = 2, head_size = 16;
   std::vector<std::pair<int64_t, int64_t>> sequences = {{40, 1}}; ///< length, new tokens
@@ -27,7 +27,7 @@ struct Case {
 
 /// Whole sequences, side by side, and the caches with margins that they are kept in.
 struct Sequences {
-  explicit Sequences(const Case& c)
+  explicit Sequences(const CachedCase& c)
       : c(c), documents({0}), sinks(Array::random(acc_dtype(c.dtype), c.heads, 2)), q(c.dtype, 0),
         k(c.dtype, 0), v(c.dtype, 0), whole(c.dtype, 0), new_q(c.dtype, 0), out(c.dtype, 0),
         bias(c.dtype, 0) {
@@ -130,7 +130,7 @@ struct Sequences {
     entry.run(args(), {.workspace = workspace});
   }
 
-  Case c;
+  CachedCase c;
   std::vector<int64_t> documents;
   int64_t tokens = 0;
   Array sinks, q, k, v, whole, new_q, out, bias;
@@ -138,7 +138,7 @@ struct Sequences {
   std::vector<CachedSequence> sequences;
 };
 
-class CachedShapes : public ::testing::TestWithParam<Case> {};
+class CachedShapes : public ::testing::TestWithParam<CachedCase> {};
 
 TEST_P(CachedShapes, EveryEntryIsAttentionOfTheWholeSequences) {
   Sequences data(GetParam());
@@ -160,8 +160,8 @@ TEST_P(CachedShapes, ThreadsChangeNothing) {
   EXPECT_TRUE(one.out.same_bits(three.out));
 }
 
-std::vector<Case> cases() {
-  const std::vector<Case> shapes = {
+std::vector<CachedCase> cached_cases() {
+  const std::vector<CachedCase> shapes = {
       {.name = "first_token", .sequences = {{1, 1}}},
       {.name = "one_token"},
       {.name = "long", .head_size = 64, .sequences = {{1000, 1}}},
@@ -198,9 +198,9 @@ std::vector<Case> cases() {
        .sequences = {{130, 1}},
        .value_size = 512},
       {.name = "bias", .heads = 4, .head_size = 24, .sequences = {{200, 3}, {5, 5}}, .bias = true}};
-  std::vector<Case> result;
+  std::vector<CachedCase> result;
   for (const DType dtype : kAllTypes) {
-    for (Case c : shapes) {
+    for (CachedCase c : shapes) {
       c.dtype = dtype;
       c.name.append("_").append(name(dtype));
       result.push_back(c);
@@ -208,11 +208,11 @@ std::vector<Case> cases() {
   }
   return result;
 }
-INSTANTIATE_TEST_SUITE_P(Kernels, CachedShapes, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Kernels, CachedShapes, ::testing::ValuesIn(cached_cases()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(CachedAttention, ANanReachesItsSequenceOnly) {
-  const Case c{.name = "", .sequences = {{100, 1}, {30, 1}}};
+  const CachedCase c{.name = "", .sequences = {{100, 1}, {30, 1}}};
   Sequences data(c);
   data.k.set(70 * c.kv_heads * c.head_size, kNaN);
   data.run(entries_for(cached_attention_entries(), data.args()).front());
@@ -258,23 +258,24 @@ TEST(CachedAttention, CapsAndMemoriesAreTheirFormulas) {
 
 /// Against the values that the codes stand for.
 TEST(CachedAttention, KeysAndValuesInFp8) {
-  const std::vector<Case> shapes = {{.name = "everything",
-                                     .heads = 6,
-                                     .kv_heads = 3,
-                                     .head_size = 72,
-                                     .sequences = {{129, 2}, {400, 1}, {7, 7}},
-                                     .window = 115,
-                                     .sinks = true,
-                                     .bias = true},
-                                    {.name = "odd_head", .head_size = 33, .sequences = {{65, 2}}},
-                                    {.name = "latents",
-                                     .heads = 5,
-                                     .kv_heads = 1,
-                                     .head_size = 40,
-                                     .sequences = {{140, 3}, {9, 9}},
-                                     .value_size = 33}};
+  const std::vector<CachedCase> shapes = {
+      {.name = "everything",
+       .heads = 6,
+       .kv_heads = 3,
+       .head_size = 72,
+       .sequences = {{129, 2}, {400, 1}, {7, 7}},
+       .window = 115,
+       .sinks = true,
+       .bias = true},
+      {.name = "odd_head", .head_size = 33, .sequences = {{65, 2}}},
+      {.name = "latents",
+       .heads = 5,
+       .kv_heads = 1,
+       .head_size = 40,
+       .sequences = {{140, 3}, {9, 9}},
+       .value_size = 33}};
   for (const DType dtype : kAllTypes)
-    for (Case c : shapes) {
+    for (CachedCase c : shapes) {
       c.dtype = dtype;
       Sequences data(c);
       const int64_t d = c.head_size, row_bytes = d + kFp8ScaleBytes,

@@ -97,15 +97,15 @@ void expect_close(const Problem& p, const Problem& q) {
   }
 }
 
-struct Case {
+struct EntropyCase {
   const char* entry;
   DType dtype, out_dtype;
   int64_t columns;
 };
-class CrossEntropySimd : public ::testing::TestWithParam<Case> {};
+class CrossEntropySimd : public ::testing::TestWithParam<EntropyCase> {};
 
 TEST_P(CrossEntropySimd, AgreesWithReference) {
-  const Case& c = GetParam();
+  const EntropyCase& c = GetParam();
   const Entry<CrossEntropyArgs>& e = entry(cross_entropy_entries(), c.entry);
   for (const double smoothing : {0.0, 0.1}) {
     Problem p(c.dtype, c.out_dtype, 9, c.columns), q(c.dtype, c.out_dtype, 9, c.columns);
@@ -120,7 +120,7 @@ TEST_P(CrossEntropySimd, AgreesWithReference) {
 }
 
 TEST_P(CrossEntropySimd, StatsAndGradientAgreeWithReference) {
-  const Case& c = GetParam();
+  const EntropyCase& c = GetParam();
   Problem p(c.dtype, c.out_dtype, 9, c.columns), q(c.dtype, c.out_dtype, 9, c.columns);
   const auto run = [&](Problem& x, const char* name) {
     Array max(acc_dtype(c.dtype), 9), sum_exp = max, target_logit = max, logit_sum = max;
@@ -176,8 +176,8 @@ TEST_P(CrossEntropySimd, StatsAndGradientAgreeWithReference) {
   expect_close(p, q);
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<EntropyCase> entropy_cases() {
+  std::vector<EntropyCase> all;
   std::vector<const char*> names = {"avx2", "avx512"};
   for (const auto& entry : cross_entropy_stats_entries())
     if (entry.name == "cuda") names.push_back("cuda"); // emulated
@@ -195,10 +195,12 @@ std::vector<Case> cases() {
   }
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(, CrossEntropySimd, ::testing::ValuesIn(cases()), [](const auto& info) {
-  return fmt::format("{}_{}_{}_{}", info.param.entry, name(info.param.dtype),
-                     name(info.param.out_dtype), info.param.columns);
-});
+INSTANTIATE_TEST_SUITE_P(, CrossEntropySimd, ::testing::ValuesIn(entropy_cases()),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}_{}_{}", info.param.entry,
+                                              name(info.param.dtype), name(info.param.out_dtype),
+                                              info.param.columns);
+                         });
 
 /// The public calls, whichever entry they take, for every dtype.
 class CrossEntropyOf : public ::testing::TestWithParam<DType> {};

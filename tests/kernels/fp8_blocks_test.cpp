@@ -28,24 +28,25 @@ Array blocks_of(DType dtype, int64_t rows, int64_t cols, bool finite, bool align
   return x;
 }
 
-struct Case {
+struct BlocksCase {
   int64_t rows, cols, stride;
   bool transposed;
 };
 /// Blocks that do not divide, rows that are filled up, rows that can be read by 16 bytes.
-const Case kCases[] = {{3, 5, 5, false},       {7, 48, 48, false},     {1, 1, 16, false},
-                       {133, 272, 272, false}, {5, 119, 160, false},   {0, 16, 16, false},
-                       {257, 128, 128, false}, {3, 5, 16, true},       {130, 72, 144, true},
-                       {200, 64, 208, true},   {1, 1, 1, true},        {128, 130, 128, true},
-                       {0, 16, 0, true},       {17, 32, 17, true},     {300, 208, 304, true},
-                       {256, 256, 256, true},  {256, 256, 256, false}, {1, 144, 16, true}};
+const BlocksCase kBlocksCases[] = {
+    {3, 5, 5, false},       {7, 48, 48, false},   {1, 1, 16, false},      {133, 272, 272, false},
+    {5, 119, 160, false},   {0, 16, 16, false},   {257, 128, 128, false}, {3, 5, 16, true},
+    {130, 72, 144, true},   {200, 64, 208, true}, {1, 1, 1, true},        {128, 130, 128, true},
+    {0, 16, 0, true},       {17, 32, 17, true},   {300, 208, 304, true},  {256, 256, 256, true},
+    {256, 256, 256, false}, {1, 144, 16, true}};
 
 struct Encoded {
   std::vector<uint8_t> codes;
   std::vector<float> scales;
 };
 
-Encoded encode(const Case& one, QuantRecipe recipe, const Array& x, const Entry<Fp8Blocks>& entry) {
+Encoded encode(const BlocksCase& one, QuantRecipe recipe, const Array& x,
+               const Entry<Fp8Blocks>& entry) {
   const int64_t rows = one.transposed ? one.cols : one.rows, along = (one.stride + 127) / 128;
   const bool square = recipe == QuantRecipe::kBlockwise128x128;
   const int64_t scale_stride = square ? (along + 3) / 4 * 4 : rows + 3;
@@ -71,7 +72,7 @@ Encoded encode(const Case& one, QuantRecipe recipe, const Array& x, const Entry<
 
 TEST(Fp8Blocks, EveryEntryGivesTheSameBits) {
   for (const DType dtype : kAllTypes)
-    for (const Case& one : kCases)
+    for (const BlocksCase& one : kBlocksCases)
       for (const QuantRecipe recipe : kBlocks)
         for (const bool finite : {true, false}) {
           const Array x = blocks_of(dtype, one.rows, one.cols, finite, one.rows % 2 == 1);

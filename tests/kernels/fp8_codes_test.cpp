@@ -26,20 +26,20 @@ Array hard(DType dtype, int64_t n, bool finite, bool aligned) {
   return x;
 }
 
-struct Case {
+struct CodesCase {
   int64_t rows, cols, stride;
   bool transposed;
 };
 /// Blocks that do not divide, rows that are filled up, rows that can be read by 16 bytes.
-const Case kCases[] = {{3, 5, 5, false},      {7, 48, 48, false},    {1, 1, 16, false},
-                       {33, 160, 160, false}, {5, 19, 32, false},    {0, 16, 16, false},
-                       {3, 5, 16, true},      {130, 72, 144, true},  {200, 64, 208, true},
-                       {1, 1, 1, true},       {128, 130, 128, true}, {0, 16, 0, true},
-                       {17, 32, 17, true}};
+const CodesCase kCodesCases[] = {{3, 5, 5, false},      {7, 48, 48, false},    {1, 1, 16, false},
+                                 {33, 160, 160, false}, {5, 19, 32, false},    {0, 16, 16, false},
+                                 {3, 5, 16, true},      {130, 72, 144, true},  {200, 64, 208, true},
+                                 {1, 1, 1, true},       {128, 130, 128, true}, {0, 16, 0, true},
+                                 {17, 32, 17, true}};
 
 TEST(Fp8Codes, EveryEntryGivesTheSameBits) {
   for (const DType dtype : kAllTypes)
-    for (const Case& one : kCases)
+    for (const CodesCase& one : kCodesCases)
       for (const QuantRecipe recipe : kTensorwise)
         for (const bool finite : {true, false})
           for (const float given : {-1.0f, 3.0f, 0.0f, 1e-39f}) {

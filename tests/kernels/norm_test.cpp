@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;
 
-struct Case {
+struct NormCase {
   NormKind kind = NormKind::kRmsNorm;
   DType dtype = DType::kFloat64;
   int64_t rows = 3;
@@ -20,7 +20,7 @@ struct Case {
 
 /// Inputs and outputs of one forward and backward, x in rows that are `pad` elements apart.
 struct Norm {
-  explicit Norm(const Case& c, int64_t pad = 0, DType weight_dtype = DType::kFloat32)
+  explicit Norm(const NormCase& c, int64_t pad = 0, DType weight_dtype = DType::kFloat32)
       : c(c), stride(c.cols + pad),
         weight_dtype(c.dtype == DType::kFloat64 ? c.dtype : weight_dtype),
         x(Array::random(c.dtype, c.rows * stride, 1, 2.0, 0.5)),
@@ -70,16 +70,16 @@ struct Norm {
             .zero_centered = c.zero_centered};
   }
 
-  Case c;
+  NormCase c;
   int64_t stride;
   DType weight_dtype;
   Array x, residual, weight, bias, dy, dsum, sum, y, dx, mean, rstd, dweight, dbias;
 };
 
-constexpr NormKind kKinds[] = {NormKind::kRmsNorm, NormKind::kLayerNorm};
+constexpr NormKind kNormKinds[] = {NormKind::kRmsNorm, NormKind::kLayerNorm};
 
 TEST(NormReference, ForwardIsItsClosedForm) {
-  for (const NormKind kind : kKinds)
+  for (const NormKind kind : kNormKinds)
     for (const bool zero_centered : {false, true}) {
       Norm n(
           {.kind = kind, .rows = 4, .cols = 7, .residual = true, .zero_centered = zero_centered});
@@ -122,7 +122,7 @@ void expect_slope(Norm& n, Array& input, int64_t i, double gradient) {
 }
 
 TEST(NormReference, BackwardMatchesFiniteDifferences) {
-  for (const NormKind kind : kKinds)
+  for (const NormKind kind : kNormKinds)
     for (const bool zero_centered : {false, true}) {
       Norm n(
           {.kind = kind, .rows = 3, .cols = 5, .residual = true, .zero_centered = zero_centered});
@@ -153,7 +153,7 @@ void run_both(Norm& n, std::string_view name) {
 }
 
 /// Every entry gives what the reference gives.
-void compare_entries(const Case& c) {
+void compare_entries(const NormCase& c) {
   const int64_t pad =
       c.cols % 8 == 0 ? 8 : 3; // packs of 16 bytes are aligned in all rows or in none
   for (const DType weight_dtype : {DType::kFloat32, c.dtype}) {
@@ -179,7 +179,7 @@ void compare_entries(const Case& c) {
 
 TEST(NormSimd, EqualsTheReference) {
   for (const DType dtype : kFastTypes)
-    for (const NormKind kind : kKinds)
+    for (const NormKind kind : kNormKinds)
       for (const int64_t cols : {1, 2, 7, 8, 15, 16, 17, 64, 65, 127, 300})
         for (const int64_t rows : {1, 16, 19})
           for (const bool residual : {false, true}) {
@@ -197,7 +197,7 @@ TEST(NormSimd, EqualsTheReference) {
 /// Rows that a GPU deals to a warp, to blocks of different sizes, and reads again for each sum.
 TEST(NormSimd, OfLongRowsEqualsTheReference) {
   for (const DType dtype : kFastTypes)
-    for (const NormKind kind : kKinds)
+    for (const NormKind kind : kNormKinds)
       for (const auto& [cols, rows] :
            {std::pair<int64_t, int64_t>{520, 35}, {1025, 3}, {2048, 17}, {4104, 18}, {16392, 1}})
         compare_entries({.kind = kind,
@@ -211,12 +211,12 @@ TEST(NormSimd, OfLongRowsEqualsTheReference) {
 /// Without a weight, and where only some of the gradients are wanted, in place or apart.
 TEST(NormSimd, PartsOfABackwardEqualTheReference) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
-    for (const NormKind kind : kKinds)
+    for (const NormKind kind : kNormKinds)
       for (const int64_t cols : {64, 1040})
         for (int wanted = 1; wanted < 8; ++wanted)
           for (const bool weight : {true, false}) {
             if (!weight && wanted != 7) continue;
-            const Case c{.kind = kind, .dtype = dtype, .rows = 18, .cols = cols};
+            const NormCase c{.kind = kind, .dtype = dtype, .rows = 18, .cols = cols};
             const auto run = [&](std::string_view name, bool in_place, Norm& n) {
               norm_forward(n.forward()); // the same statistics for all
               NormBackward args = n.backward();
@@ -269,7 +269,7 @@ TEST(NormSimd, NormalisesHeadsInsideAFusedBuffer) {
 
 TEST(Norm, BackwardWorksInPlaceOfTheGradient) {
   for (const DType dtype : kAllTypes) {
-    const Case c{
+    const NormCase c{
         .kind = NormKind::kLayerNorm, .dtype = dtype, .rows = 33, .cols = 19, .residual = true};
     Norm apart(c), in_place(c);
     norm_forward(apart.forward());
@@ -285,8 +285,8 @@ TEST(Norm, BackwardWorksInPlaceOfTheGradient) {
 
 TEST(Norm, DoesNotDependOnThreads) {
   for (const DType dtype : kAllTypes)
-    for (const NormKind kind : kKinds) {
-      const Case c{.kind = kind, .dtype = dtype, .rows = 517, .cols = 97};
+    for (const NormKind kind : kNormKinds) {
+      const NormCase c{.kind = kind, .dtype = dtype, .rows = 517, .cols = 97};
       Norm one(c), many(c);
       const auto run = [](Norm& n) {
         norm_forward(n.forward());
@@ -303,7 +303,7 @@ TEST(Norm, DoesNotDependOnThreads) {
 
 TEST(Norm, KeepsNaNAndInfinityInTheirRow) {
   for (const DType dtype : kAllTypes)
-    for (const NormKind kind : kKinds)
+    for (const NormKind kind : kNormKinds)
       for (const double bad : {kNaN, kInf, -kInf}) {
         Norm n({.kind = kind, .dtype = dtype, .rows = 3, .cols = 21});
         n.x.set(21 + 20, bad);

@@ -61,7 +61,7 @@ struct Resident final : ParamStore {
   void release(int64_t, nn::Pass) override {}
 };
 
-struct Trained {
+struct Offloaded {
   std::vector<at::Tensor> results; ///< dx of each microbatch, gradients of parameters
   int64_t peak = 0;                ///< of activations
 };
@@ -73,7 +73,7 @@ std::vector<std::unique_ptr<Segment>> layers(Param& a, Param& b) {
 }
 
 /// Two microbatches that are alive at the same time, as in a pipeline.
-Trained train(const ChunkOptions& options) {
+Offloaded train(const ChunkOptions& options) {
   install_counting_allocator();
   Params params;
   Param &a = params.add("a", randn({kWide, kWidth}, 1)),
@@ -84,7 +84,7 @@ Trained train(const ChunkOptions& options) {
   const MemoryScope memory(MemoryCategory::kActivations);
   const int64_t before = test::held_bytes();
   reset_memory_peak(0);
-  Trained out;
+  Offloaded out;
   Tape tapes[2];
   chunk.forward({randn({kRows, kWidth}, 3)}, first.ctx, store, &tapes[0]);
   chunk.forward({randn({kRows, kWidth}, 4)}, second.ctx, store, &tapes[1]);
@@ -98,7 +98,7 @@ Trained train(const ChunkOptions& options) {
 
 TEST(Offload, ChangesNoBitAndHoldsTwoLayers) {
   const TemporaryFolder scratch;
-  const Trained plain = train({});
+  const Offloaded plain = train({});
   EXPECT_GT(plain.peak, 2 * kLayers * kLayerBytes);
   for (const ChunkOptions& options :
        {ChunkOptions{.offload = offload_to_file(scratch.path())},
@@ -106,7 +106,7 @@ TEST(Offload, ChangesNoBitAndHoldsTwoLayers) {
         {.offload = offload_to_file(scratch.path()), .offloaded = 2},
         {.recompute = {.layers = true}, .offload = offload_to_file(scratch.path())},
         {.recompute = {.layers = true, .group = 2}, .offload = offload_to_file(scratch.path())}}) {
-    const Trained away = train(options);
+    const Offloaded away = train(options);
     ASSERT_EQ(away.results.size(), plain.results.size());
     for (size_t i = 0; i < plain.results.size(); ++i)
       EXPECT_TRUE(test::same_bits(away.results[i], plain.results[i])) << i;

@@ -19,20 +19,20 @@ using test::error_of;
 using test::expect_close;
 using test::randn;
 
-const std::map<std::string, Placement> kRows = {{"tp", Placement::shard(0)}},
+const std::map<std::string, Placement> kByRows = {{"tp", Placement::shard(0)}},
                                        kColumns = {{"tp", Placement::shard(1)}};
 
 std::vector<ShardSpec> specs() {
   return {{.name = "replicated", .shape = {5, 3}},
-          {.name = "vector", .shape = {12}, .placements = kRows},
-          {.name = "rows", .shape = {12, 5}, .placements = kRows},
+          {.name = "vector", .shape = {12}, .placements = kByRows},
+          {.name = "rows", .shape = {12, 5}, .placements = kByRows},
           {.name = "columns", .shape = {5, 12}, .placements = kColumns},
-          {.name = "three", .shape = {4, 3, 2}, .placements = kRows},
+          {.name = "three", .shape = {4, 3, 2}, .placements = kByRows},
           {.name = "qkv",
            .shape = {4 * 6 + 4 * 3 + 4 * 3, 7},
            .parts = {{"q", 4, 6}, {"k", 4, 3}, {"v", 4, 3}},
-           .placements = kRows},
-          {.name = "vocab", .shape = {70, 3}, .shard_multiple = 64, .placements = kRows}};
+           .placements = kByRows},
+          {.name = "vocab", .shape = {70, 3}, .shard_multiple = 64, .placements = kByRows}};
 }
 
 Coordinates tp(int rank, int size) {

@@ -9,9 +9,9 @@
 namespace pentatron::nn {
 namespace {
 
-const Placement kRows = Placement::shard(0), kColumns = Placement::shard(1);
+const Placement kSplitRows = Placement::shard(0), kSplitColumns = Placement::shard(1);
 
-Coordinates tp(int rank, int size) {
+Coordinates on_tp(int rank, int size) {
   return {{"tp", {rank, size}}};
 }
 
@@ -19,7 +19,7 @@ Coordinates tp(int rank, int size) {
 std::vector<int> coverage(const ShardSpec& spec, int size) {
   std::vector<int> count(static_cast<size_t>(spec.numel()));
   for (int rank = 0; rank < size; ++rank) {
-    for (const LocalBox& box : local_boxes(spec, tp(rank, size))) {
+    for (const LocalBox& box : local_boxes(spec, on_tp(rank, size))) {
       for (int64_t i = 0; i < box.size[0]; ++i) {
         for (int64_t j = 0; j < box.size[1]; ++j) {
           ++count[static_cast<size_t>((box.global[0] + i) * spec.shape[1] + box.global[1] + j)];
@@ -32,13 +32,16 @@ std::vector<int> coverage(const ShardSpec& spec, int size) {
 
 TEST(ShardSpec, BoxesTileEveryShardedTensorExactlyOnce) {
   const std::vector<ShardSpec> specs = {
-      {.name = "rows", .shape = {12, 5}, .placements = {{"tp", kRows}}},
-      {.name = "columns", .shape = {5, 12}, .placements = {{"tp", kColumns}}},
+      {.name = "rows", .shape = {12, 5}, .placements = {{"tp", kSplitRows}}},
+      {.name = "columns", .shape = {5, 12}, .placements = {{"tp", kSplitColumns}}},
       {.name = "qkv",
        .shape = {4 * 6 + 4 * 3 + 4 * 3, 7},
        .parts = {{"q", 4, 6}, {"k", 4, 3}, {"v", 4, 3}},
-       .placements = {{"tp", kRows}}},
-      {.name = "vocab", .shape = {257, 3}, .shard_multiple = 64, .placements = {{"tp", kRows}}}};
+       .placements = {{"tp", kSplitRows}}},
+      {.name = "vocab",
+       .shape = {257, 3},
+       .shard_multiple = 64,
+       .placements = {{"tp", kSplitRows}}}};
   for (const ShardSpec& spec : specs) {
     for (const int size : {1, 2, 4}) {
       for (const int count : coverage(spec, size))
@@ -51,8 +54,8 @@ TEST(ShardSpec, FusedPartsAreShardedEachByItself) {
   const ShardSpec spec{.name = "fc1",
                        .shape = {8, 2},
                        .parts = {{"gate", 4, 1}, {"up", 4, 1}},
-                       .placements = {{"tp", kRows}}};
-  const std::vector<LocalBox> boxes = local_boxes(spec, tp(1, 2));
+                       .placements = {{"tp", kSplitRows}}};
+  const std::vector<LocalBox> boxes = local_boxes(spec, on_tp(1, 2));
   ASSERT_EQ(boxes.size(), 2u);
   EXPECT_EQ(boxes[0], (LocalBox{{2, 0}, {0, 0}, {2, 2}}));
   EXPECT_EQ(boxes[1], (LocalBox{{6, 0}, {2, 0}, {2, 2}}));
@@ -66,7 +69,7 @@ TEST(ShardSpec, PartsOfAStackLieBehindItsFirstDimension) {
                        .parts = {{"gate", 4, 1}, {"up", 4, 1}},
                        .parts_dim = 1,
                        .stacked_dims = 1,
-                       .placements = {{"ep", kRows}, {"etp", kColumns}}};
+                       .placements = {{"ep", kSplitRows}, {"etp", kSplitColumns}}};
   std::vector<int> count(static_cast<size_t>(spec.numel()));
   for (int e = 0; e < 2; ++e) {
     for (int t = 0; t < 2; ++t) {
@@ -90,12 +93,12 @@ TEST(ShardSpec, PartsOfAStackLieBehindItsFirstDimension) {
 
 TEST(ShardSpec, VocabularyShardsAreRoundedUpAndTheLastMayBeEmpty) {
   const ShardSpec spec{
-      .name = "vocab", .shape = {100, 1}, .shard_multiple = 64, .placements = {{"tp", kRows}}};
-  EXPECT_EQ(local_shape(spec, tp(0, 1))[0], 128);
-  EXPECT_EQ(local_shape(spec, tp(3, 4))[0], 64);
+      .name = "vocab", .shape = {100, 1}, .shard_multiple = 64, .placements = {{"tp", kSplitRows}}};
+  EXPECT_EQ(local_shape(spec, on_tp(0, 1))[0], 128);
+  EXPECT_EQ(local_shape(spec, on_tp(3, 4))[0], 64);
   const auto real_rows = [&](int rank) {
     int64_t rows = 0;
-    for (const LocalBox& box : local_boxes(spec, tp(rank, 4))) rows += box.size[0];
+    for (const LocalBox& box : local_boxes(spec, on_tp(rank, 4))) rows += box.size[0];
     return rows;
   };
   EXPECT_EQ(real_rows(0), 64);
@@ -105,9 +108,9 @@ TEST(ShardSpec, VocabularyShardsAreRoundedUpAndTheLastMayBeEmpty) {
 
 TEST(ShardSpec, SizesThatDoNotDivideNameTheSizesThatDo) {
   const ShardSpec spec{
-      .name = "qkv", .shape = {12, 2}, .parts = {{"q", 6, 2}}, .placements = {{"tp", kRows}}};
+      .name = "qkv", .shape = {12, 2}, .parts = {{"q", 6, 2}}, .placements = {{"tp", kSplitRows}}};
   try {
-    local_shape(spec, tp(0, 4));
+    local_shape(spec, on_tp(0, 4));
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_NE(std::string(error.what()).find("{1, 2, 3, 6}"), std::string::npos) << error.what();
@@ -118,8 +121,8 @@ TEST(ShardSpec, FewerUnitsThanRanksAreHeldInGroups) {
   const ShardSpec spec{.name = "qkv",
                        .shape = {24, 2},
                        .parts = {{"q", 8, 2}, {"k", 2, 2, true}, {"v", 2, 2, true}},
-                       .placements = {{"tp", kRows}}};
-  const Coordinates first = tp(2, 4), second = tp(3, 4); // both hold piece 1 of k and v
+                       .placements = {{"tp", kSplitRows}}};
+  const Coordinates first = on_tp(2, 4), second = on_tp(3, 4); // both hold piece 1 of k and v
   EXPECT_EQ(local_shape(spec, first), (std::vector<int64_t>{8, 2}));
   EXPECT_EQ(local_boxes(spec, second),
             (std::vector<LocalBox>{
@@ -127,19 +130,19 @@ TEST(ShardSpec, FewerUnitsThanRanksAreHeldInGroups) {
   EXPECT_EQ(partial_ranges(spec, second, kTpReplicaAxis), (std::vector<FlatRange>{{8, 8}}));
   EXPECT_EQ(counted_ranges(spec, first), (std::vector<FlatRange>{{0, 16}}));
   EXPECT_EQ(counted_ranges(spec, second), (std::vector<FlatRange>{{0, 8}}));
-  EXPECT_TRUE(partial_ranges(spec, tp(1, 2), kTpReplicaAxis).empty()); // a piece for every rank
-  EXPECT_EQ(counted_ranges(spec, tp(1, 2)), (std::vector<FlatRange>{{0, 24}}));
-  EXPECT_THROW(local_shape(spec, tp(0, 3)), ConfigError);
+  EXPECT_TRUE(partial_ranges(spec, on_tp(1, 2), kTpReplicaAxis).empty()); // a piece for every rank
+  EXPECT_EQ(counted_ranges(spec, on_tp(1, 2)), (std::vector<FlatRange>{{0, 24}}));
+  EXPECT_THROW(local_shape(spec, on_tp(0, 3)), ConfigError);
 }
 
 TEST(ShardSpec, OneReplicaCounts) {
   const ShardSpec norm{.name = "norm", .shape = {4}};
-  const ShardSpec rows{.name = "rows", .shape = {4, 4}, .placements = {{"tp", kRows}}};
-  EXPECT_EQ(counted_ranges(norm, tp(0, 2)), (std::vector<FlatRange>{{0, 4}}));
-  EXPECT_TRUE(counted_ranges(norm, tp(1, 2)).empty());
-  EXPECT_EQ(counted_ranges(rows, tp(1, 2)), (std::vector<FlatRange>{{0, 8}}));
-  EXPECT_TRUE(partial_ranges(norm, tp(0, 2), "tp").empty());
-  EXPECT_EQ(partial_ranges(norm, tp(0, 2), "dp"), (std::vector<FlatRange>{{0, 4}}));
+  const ShardSpec rows{.name = "rows", .shape = {4, 4}, .placements = {{"tp", kSplitRows}}};
+  EXPECT_EQ(counted_ranges(norm, on_tp(0, 2)), (std::vector<FlatRange>{{0, 4}}));
+  EXPECT_TRUE(counted_ranges(norm, on_tp(1, 2)).empty());
+  EXPECT_EQ(counted_ranges(rows, on_tp(1, 2)), (std::vector<FlatRange>{{0, 8}}));
+  EXPECT_TRUE(partial_ranges(norm, on_tp(0, 2), "tp").empty());
+  EXPECT_EQ(partial_ranges(norm, on_tp(0, 2), "dp"), (std::vector<FlatRange>{{0, 4}}));
   EXPECT_EQ(norm.placement("dp").kind, Placement::Kind::kPartial);
 }
 

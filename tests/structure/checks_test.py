@@ -117,6 +117,14 @@ class Unity(unittest.TestCase):
         build = {"pentatron/CMakeLists.txt": "pentatron_module(nn TORCH NO_UNITY USES base)\n"}
         self.assertEqual(self.found("struct Rows {};", **build), [])
 
+    def test_the_tests_of_a_module_are_joined_too(self):
+        of = "namespace {\nstruct Case {};\n}\n"
+        found = lambda one, other: len(unity.violations(Tree(**{one: of, other: of}).root))
+        self.assertEqual(found("tests/nn/a_test.cpp", "tests/nn/b_test.cpp"), 1)
+        self.assertEqual(found("tests/nn/a_test.cpp", "tests/optim/b_test.cpp"), 0)
+        self.assertEqual(found("tests/nn/a_test.cpp", "tests/nn/processes/b_test.cpp"), 0)
+        self.assertEqual(found("tests/nn/a_test.cpp", "pentatron/nn/b.cpp"), 0)
+
 
 class Messages(unittest.TestCase):
     def test_what_throws_where_a_message_cannot_be_written_is_found(self):

@@ -1,4 +1,4 @@
-"""Names in anonymous namespaces that two sources of a module both define. A unity build includes several sources in one file, where
+"""Names in anonymous namespaces that two sources of a module, or of its tests, both define. A unity build includes several sources in one file, where
 such namespaces are one; which ones it joins changes with every new file. Functions of different parameters may share a name."""
 import re
 
@@ -136,16 +136,26 @@ def clash(one, other):
     return one[0] != "alias" or one != other
 
 
-def violations(root):
+def joined(root):
+    """(name of a unity build, path) of the sources that it may include in one file."""
     build = "pentatron/CMakeLists.txt"
     alone = set(NO_UNITY.findall(files.read(root, build))) if build in files.listed(root) else set()
-    known, found = {}, []
-    for path in files.sources(root):
+    for path in files.sources(root) + files.sources(root, "tests/"):
         module = table.module_of(path)
-        if not path.endswith(".cpp") or path.endswith(ALTERNATIVES) or module is None or module in alone:
+        if module is None or not path.endswith(".cpp"):
             continue
+        if path.startswith("tests/"):
+            if module != "layers" and path.endswith("_test.cpp") and path.rpartition("/")[0] == f"tests/{module}":
+                yield f"tests of {module}", path
+        elif module not in alone and not path.endswith(ALTERNATIVES):
+            yield module, path
+
+
+def violations(root):
+    known, found = {}, []
+    for build, path in joined(root):
         for space, name, *what, line in definitions(files.read(root, path)):
-            before = known.setdefault((module, space, name), [])
+            before = known.setdefault((build, space, name), [])
             if others := [other for other, same in before if other != path and clash(what, same)]:
                 found.append(f"{path}:{line}: {name} is in an anonymous namespace of {others[0]} too; a unity build may join them")
             before.append((path, what))

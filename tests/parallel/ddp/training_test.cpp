@@ -105,8 +105,8 @@ struct Trained {
   std::map<std::string, at::Tensor> weights;
 };
 
-struct Model {
-  explicit Model(const Options& options) {
+struct TestModel {
+  explicit TestModel(const Options& options) {
     const nn::Scope root(params, options.dtype, {});
     const auto table = [&](int64_t segment, const std::string& name) -> Param& {
       return root.of_segment(segment).param(name, {.name = {}, .shape = {kVocab, kHidden}},
@@ -209,7 +209,7 @@ class Worker {
 
   Options options_;
   comm::Group dp_;
-  Model model_;
+  TestModel model_;
   DataParallel store_;
   std::unique_ptr<optim::Optimizer> optimizer_;
 };
@@ -218,7 +218,7 @@ class Worker {
 /// frozen, but gradients of frozen parameters are thrown away and their values put back.
 Trained oracle(Options options) {
   options.train_all = true;
-  Model model(options);
+  TestModel model(options);
   nn::ParamList& params = model.params;
   nn::ResidentStore store(params, at::kCPU);
   for (Param& param : params) param.initialize(1);

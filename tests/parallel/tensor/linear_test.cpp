@@ -16,8 +16,8 @@ using test::randn;
 using test::run_ranks;
 using test::shard;
 
-constexpr int64_t kTokens = 5;
-constexpr test::Tolerance kExact{1e-12, 1e-12};
+constexpr int64_t kLinearTokens = 5;
+constexpr test::Tolerance kExactLinear{1e-12, 1e-12};
 
 class ParallelLinear : public testing::TestWithParam<std::tuple<int, bool>> {
  protected:
@@ -35,8 +35,8 @@ class ParallelLinear : public testing::TestWithParam<std::tuple<int, bool>> {
 };
 
 TEST_P(ParallelLinear, ColumnSplitsEveryFusedPart) {
-  const at::Tensor x = randn({kTokens, 3}, 1), w = randn({24, 3}, 2), b = randn({24}, 3),
-                   dy = randn({kTokens, 24}, 4);
+  const at::Tensor x = randn({kLinearTokens, 3}, 1), w = randn({24, 3}, 2), b = randn({24}, 3),
+                   dy = randn({kLinearTokens, 24}, 4);
   // gate | up of 12 rows each: a rank holds [its gate; its up].
   run_ranks(ranks(), [&](const comm::Group& tp) {
     const auto own = [&](const at::Tensor& full, int64_t dim) {
@@ -51,33 +51,33 @@ TEST_P(ParallelLinear, ColumnSplitsEveryFusedPart) {
     nn::load_global(params.find("weight"), w);
     if (bias()) nn::load_global(params.find("bias"), b);
     expect_close(params.find("weight").value(), own(w, 0));
-    test::Pass pass(kTokens);
+    test::Pass pass(kLinearTokens);
     const auto r = test::differentiate(
         [&](const auto& in) { return layer.forward(in[0], pass.ctx); }, {x}, own(dy, 1));
-    expect_close(r.y, own(x.matmul(w.t()) + (bias() ? b : at::zeros_like(b)), 1), kExact);
-    expect_close(r.grads[0], dy.matmul(w), kExact); // all-reduced: full on every rank
-    expect_close(params.find("weight").main_grad(), own(dy.t().matmul(x), 0), kExact);
-    if (bias()) expect_close(params.find("bias").main_grad(), own(dy.sum(0), 0), kExact);
+    expect_close(r.y, own(x.matmul(w.t()) + (bias() ? b : at::zeros_like(b)), 1), kExactLinear);
+    expect_close(r.grads[0], dy.matmul(w), kExactLinear); // all-reduced: full on every rank
+    expect_close(params.find("weight").main_grad(), own(dy.t().matmul(x), 0), kExactLinear);
+    if (bias()) expect_close(params.find("bias").main_grad(), own(dy.sum(0), 0), kExactLinear);
   });
 }
 
 TEST_P(ParallelLinear, RowSumsOverRanksAndAddsItsBiasOnce) {
-  const at::Tensor x = randn({kTokens, 12}, 1), w = randn({7, 12}, 2), b = randn({7}, 3),
-                   dy = randn({kTokens, 7}, 4);
+  const at::Tensor x = randn({kLinearTokens, 12}, 1), w = randn({7, 12}, 2), b = randn({7}, 3),
+                   dy = randn({kLinearTokens, 7}, 4);
   run_ranks(ranks(), [&](const comm::Group& tp) {
     nn::ParamList params;
     const RowParallelLinear layer(scope(params, tp), {.in = 12, .out = 7, .bias = bias()}, tp);
     const nn::ResidentStore store(params, at::kCPU);
     nn::load_global(params.find("weight"), w);
     if (bias()) nn::load_global(params.find("bias"), b);
-    test::Pass pass(kTokens);
+    test::Pass pass(kLinearTokens);
     const auto r = test::differentiate(
         [&](const auto& in) { return layer.forward(in[0], pass.ctx); }, {shard(x, 1, tp)}, dy);
-    expect_close(r.y, x.matmul(w.t()) + (bias() ? b : at::zeros_like(b)), kExact);
-    expect_close(r.grads[0], shard(dy.matmul(w), 1, tp), kExact);
-    expect_close(params.find("weight").main_grad(), shard(dy.t().matmul(x), 1, tp), kExact);
+    expect_close(r.y, x.matmul(w.t()) + (bias() ? b : at::zeros_like(b)), kExactLinear);
+    expect_close(r.grads[0], shard(dy.matmul(w), 1, tp), kExactLinear);
+    expect_close(params.find("weight").main_grad(), shard(dy.t().matmul(x), 1, tp), kExactLinear);
     if (bias()) {
-      expect_close(params.find("bias").main_grad(), dy.sum(0), kExact);
+      expect_close(params.find("bias").main_grad(), dy.sum(0), kExactLinear);
       EXPECT_EQ(params.find("bias").spec().placement("tp").kind, nn::Placement::Kind::kReplicate);
     }
     for (const nn::Param& param : params) EXPECT_EQ(param.outstanding_uses(), 0);
@@ -93,14 +93,15 @@ TEST_P(ParallelLinear, OfFrozenWeightsThereIsNoProduct) {
                                  tp);
     for (const char* weight : {"up.weight", "down.weight"}) params.find(weight).trainable = false;
     const nn::ResidentStore store(params, at::kCPU);
-    const at::Tensor w1 = randn({12, 4}, 3), w2 = randn({4, 12}, 4), dy = randn({kTokens, 4}, 2);
+    const at::Tensor w1 = randn({12, 4}, 3), w2 = randn({4, 12}, 4),
+                     dy = randn({kLinearTokens, 4}, 2);
     nn::load_global(params.find("up.weight"), w1);
     nn::load_global(params.find("down.weight"), w2);
-    test::Pass pass(kTokens, /*deferred=*/true);
+    test::Pass pass(kLinearTokens, /*deferred=*/true);
     const auto r = test::differentiate(
         [&](const auto& in) { return down.forward(up.forward(in[0], pass.ctx), pass.ctx); },
-        {randn({kTokens, 4}, 1)}, dy);
-    expect_close(r.grads[0], dy.matmul(w2).matmul(w1), kExact);
+        {randn({kLinearTokens, 4}, 1)}, dy);
+    expect_close(r.grads[0], dy.matmul(w2).matmul(w1), kExactLinear);
     // Biases are sums, that of the second layer at once.
     EXPECT_EQ(pass.wgrad.size(), bias() ? (ranks() == 1 ? 2u : 1u) : 0u);
     pass.wgrad.drain();
@@ -109,12 +110,13 @@ TEST_P(ParallelLinear, OfFrozenWeightsThereIsNoProduct) {
       EXPECT_EQ(param.outstanding_uses(), 0) << param.name();
     }
     if (bias())
-      expect_close(params.find("up.bias").main_grad(), shard(dy.matmul(w2).sum(0), 0, tp), kExact);
+      expect_close(params.find("up.bias").main_grad(), shard(dy.matmul(w2).sum(0), 0, tp),
+                   kExactLinear);
   });
 }
 
 TEST_P(ParallelLinear, ColumnThenRowIsTheUnsplitProduct) {
-  const at::Tensor x = randn({kTokens, 4}, 1), dy = randn({kTokens, 4}, 2);
+  const at::Tensor x = randn({kLinearTokens, 4}, 1), dy = randn({kLinearTokens, 4}, 2);
   run_ranks(ranks(), [&](const comm::Group& tp) {
     nn::ParamList params;
     const ColumnParallelLinear up(scope(params, tp) / "up",
@@ -125,17 +127,19 @@ TEST_P(ParallelLinear, ColumnThenRowIsTheUnsplitProduct) {
     const at::Tensor w1 = randn({12, 4}, 3), w2 = randn({4, 12}, 4);
     nn::load_global(params.find("up.weight"), w1);
     nn::load_global(params.find("down.weight"), w2);
-    test::Pass pass(kTokens);
+    test::Pass pass(kLinearTokens);
     const auto r = test::differentiate(
         [&](const auto& in) { return down.forward(up.forward(in[0], pass.ctx).relu(), pass.ctx); },
         {x}, dy);
     const auto expected = test::differentiate(
         [](const auto& in) { return in[0].matmul(in[1].t()).relu().matmul(in[2].t()); },
         {x, w1, w2}, dy);
-    expect_close(r.y, expected.y, kExact);
-    expect_close(r.grads[0], expected.grads[0], kExact);
-    expect_close(params.find("up.weight").main_grad(), shard(expected.grads[1], 0, tp), kExact);
-    expect_close(params.find("down.weight").main_grad(), shard(expected.grads[2], 1, tp), kExact);
+    expect_close(r.y, expected.y, kExactLinear);
+    expect_close(r.grads[0], expected.grads[0], kExactLinear);
+    expect_close(params.find("up.weight").main_grad(), shard(expected.grads[1], 0, tp),
+                 kExactLinear);
+    expect_close(params.find("down.weight").main_grad(), shard(expected.grads[2], 1, tp),
+                 kExactLinear);
   });
 }
 

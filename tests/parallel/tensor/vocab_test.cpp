@@ -20,8 +20,8 @@ using test::expect_close;
 using test::randn;
 using test::run_ranks;
 
-constexpr int64_t kHidden = 6, kTokens = 9, kNoTarget = -100;
-constexpr test::Tolerance kExact{1e-11, 1e-13};
+constexpr int64_t kHidden = 6, kVocabTokens = 9, kNoTarget = -100;
+constexpr test::Tolerance kExactVocab{1e-11, 1e-13};
 
 nn::Coordinates at_rank(const comm::Group& tp) {
   return {{"tp", {tp.rank(), tp.size()}}};
@@ -67,9 +67,10 @@ LossRun fused_loss(int ranks, const at::Tensor& h, const at::Tensor& w, const at
                   .item<bool>(),
               false)
         << "padding rows have no gradient";
-    expect_close(loss.logits(h, {}, pass.ctx), h.matmul(w.t()), kExact);
+    expect_close(loss.logits(h, {}, pass.ctx), h.matmul(w.t()), kExactVocab);
     const at::Tensor rows = at::tensor({2, 0}, at::kLong);
-    expect_close(loss.logits(h, rows, pass.ctx), h.index_select(0, rows).matmul(w.t()), kExact);
+    expect_close(loss.logits(h, rows, pass.ctx), h.index_select(0, rows).matmul(w.t()),
+                 kExactVocab);
     const std::lock_guard lock(mutex);
     nn::store_global(weight, weight.main_grad(), run.dw);
     if (run.loss.defined()) { // every rank returns the same
@@ -102,16 +103,16 @@ class VocabLoss : public testing::TestWithParam<std::tuple<int, int64_t>> {
 };
 
 TEST_P(VocabLoss, IsLibTorchsCrossEntropy) {
-  const at::Tensor h = randn({kTokens, kHidden}, 1), w = randn({vocab(), kHidden}, 2);
+  const at::Tensor h = randn({kVocabTokens, kHidden}, 1), w = randn({vocab(), kHidden}, 2);
   for (const bool ignored : {false, true}) {
-    const at::Tensor labels = ids_of(vocab(), kTokens, ignored);
+    const at::Tensor labels = ids_of(vocab(), kVocabTokens, ignored);
     const double scale = 1.0 / 13;
     const LossRun actual = fused_loss(ranks(), h, w, labels, scale);
     const auto expected = torch_loss(h, w, labels, scale);
     expect_close(actual.loss, expected.y, {1e-12, 1e-14});
     EXPECT_NEAR(actual.sum * scale, expected.y.item<double>(), 1e-12);
-    expect_close(actual.dh, expected.grads[0], kExact);
-    expect_close(actual.dw, expected.grads[1], kExact);
+    expect_close(actual.dh, expected.grads[0], kExactVocab);
+    expect_close(actual.dw, expected.grads[1], kExactVocab);
     if (ignored) {
       EXPECT_EQ(actual.dh[1].abs().max().item<double>(), 0);
     }
@@ -119,8 +120,8 @@ TEST_P(VocabLoss, IsLibTorchsCrossEntropy) {
 }
 
 TEST_P(VocabLoss, PaddingRowsChangeNoBit) {
-  const at::Tensor h = randn({kTokens, kHidden}, 1), w = randn({vocab(), kHidden}, 2),
-                   labels = ids_of(vocab(), kTokens, true);
+  const at::Tensor h = randn({kVocabTokens, kHidden}, 1), w = randn({vocab(), kHidden}, 2),
+                   labels = ids_of(vocab(), kVocabTokens, true);
   const LossRun zeros = fused_loss(ranks(), h, w, labels, 0.1),
                 large = fused_loss(ranks(), h, w, labels, 0.1, 1e6);
   EXPECT_TRUE(test::same_bits(zeros.loss, large.loss));
@@ -130,24 +131,25 @@ TEST_P(VocabLoss, PaddingRowsChangeNoBit) {
 
 TEST_P(VocabLoss, NoTargetsAtAllAreNoLoss) {
   const LossRun run =
-      fused_loss(ranks(), randn({kTokens, kHidden}, 1), randn({vocab(), kHidden}, 2),
-                 at::full({kTokens}, kNoTarget, at::kLong), 1);
+      fused_loss(ranks(), randn({kVocabTokens, kHidden}, 1), randn({vocab(), kHidden}, 2),
+                 at::full({kVocabTokens}, kNoTarget, at::kLong), 1);
   EXPECT_EQ(run.loss.item<double>(), 0);
   EXPECT_EQ(run.dh.abs().max().item<double>(), 0);
   EXPECT_EQ(run.dw.abs().max().item<double>(), 0);
 }
 
 TEST_P(VocabLoss, LargeLogitsDoNotOverflow) {
-  const at::Tensor h = randn({kTokens, kHidden}, 1) * 300, w = randn({vocab(), kHidden}, 2),
-                   labels = ids_of(vocab(), kTokens, false);
+  const at::Tensor h = randn({kVocabTokens, kHidden}, 1) * 300, w = randn({vocab(), kHidden}, 2),
+                   labels = ids_of(vocab(), kVocabTokens, false);
   const LossRun actual = fused_loss(ranks(), h, w, labels, 1);
   expect_close(actual.loss, torch_loss(h, w, labels, 1).y, {1e-12, 1e-12});
   EXPECT_TRUE(actual.dh.isfinite().all().item<bool>());
 }
 
 TEST_P(VocabLoss, TheEmbeddingIsARowOfTheWholeTable) {
-  const at::Tensor t = randn({vocab(), kHidden}, 1), p = randn({kTokens + 2, kHidden}, 2),
-                   ids = ids_of(vocab(), kTokens, false), dy = randn({kTokens, kHidden}, 3);
+  const at::Tensor t = randn({vocab(), kHidden}, 1), p = randn({kVocabTokens + 2, kHidden}, 2),
+                   ids = ids_of(vocab(), kVocabTokens, false),
+                   dy = randn({kVocabTokens, kHidden}, 3);
   at::Tensor dt = at::zeros_like(t);
   std::mutex mutex;
   for (const bool learned : {false, true}) {
@@ -158,16 +160,16 @@ TEST_P(VocabLoss, TheEmbeddingIsARowOfTheWholeTable) {
       test::Params params;
       nn::Param& table = params.add(spec, at_rank(tp), t);
       nn::Param* positions = learned ? &params.add("positions", p) : nullptr;
-      test::Pass pass(kTokens);
+      test::Pass pass(kVocabTokens);
       const VocabParallelEmbedding layer(table, positions, tp);
       const at::Tensor y = layer.forward(ids, pass.ctx);
       expect_close(y,
                    t.index_select(0, ids) +
-                       (learned ? p.narrow(0, 0, kTokens) : at::zeros({1}, at::kDouble)),
-                   kExact);
+                       (learned ? p.narrow(0, 0, kVocabTokens) : at::zeros({1}, at::kDouble)),
+                   kExactVocab);
       y.backward(dy);
       if (learned) {
-        expect_close(positions->main_grad().narrow(0, 0, kTokens), dy, kExact);
+        expect_close(positions->main_grad().narrow(0, 0, kVocabTokens), dy, kExactVocab);
         EXPECT_EQ(positions->outstanding_uses(), 0);
       }
       EXPECT_EQ(table.outstanding_uses(), 0);
@@ -177,7 +179,7 @@ TEST_P(VocabLoss, TheEmbeddingIsARowOfTheWholeTable) {
       const std::lock_guard lock(mutex);
       nn::store_global(table, table.main_grad(), dt);
     });
-    expect_close(dt, at::zeros_like(t).index_add(0, ids, dy), kExact);
+    expect_close(dt, at::zeros_like(t).index_add(0, ids, dy), kExactVocab);
   }
 }
 
@@ -207,12 +209,12 @@ TEST(VocabLossUse, EvaluationLeavesGradientsAlone) {
   nn::ShardSpec spec = vocab_spec(10, kHidden);
   spec.name = "output";
   nn::Param& weight = params.add(spec, {}, randn({10, kHidden}, 1));
-  test::Pass pass(kTokens);
+  test::Pass pass(kVocabTokens);
   pass.ctx.differentiated = false;
   const at::NoGradGuard no_grad;
-  const at::Tensor loss =
-      VocabHead(weight, nullptr, {})
-          .loss(randn({kTokens, kHidden}, 2), ids_of(10, kTokens, false), "lm loss", pass.ctx);
+  const at::Tensor loss = VocabHead(weight, nullptr, {})
+                              .loss(randn({kVocabTokens, kHidden}, 2),
+                                    ids_of(10, kVocabTokens, false), "lm loss", pass.ctx);
   EXPECT_FALSE(loss.requires_grad());
   EXPECT_EQ(weight.main_grad().abs().max().item<double>(), 0);
   EXPECT_EQ(weight.outstanding_uses(), 0);
@@ -222,16 +224,16 @@ TEST(VocabLossUse, AFrozenWeightStillPassesTheGradientOn) {
   test::Params params;
   nn::ShardSpec spec = vocab_spec(10, kHidden);
   spec.name = "output";
-  const at::Tensor h = randn({kTokens, kHidden}, 2), w = randn({10, kHidden}, 1);
+  const at::Tensor h = randn({kVocabTokens, kHidden}, 2), w = randn({10, kHidden}, 1);
   nn::Param& weight = params.add(spec, {}, w);
   weight.trainable = false;
-  test::Pass pass(kTokens);
-  const at::Tensor labels = ids_of(10, kTokens, false);
+  test::Pass pass(kVocabTokens);
+  const at::Tensor labels = ids_of(10, kVocabTokens, false);
   const VocabHead loss(weight, nullptr, {});
   const auto r = test::differentiate(
       [&](const auto& in) { return loss.loss(in[0], labels, "lm loss", pass.ctx); }, {h},
       at::ones({}, at::kDouble));
-  expect_close(r.grads[0], torch_loss(h, w, labels, 1).grads[0], kExact);
+  expect_close(r.grads[0], torch_loss(h, w, labels, 1).grads[0], kExactVocab);
   EXPECT_EQ(weight.main_grad().abs().max().item<double>(), 0);
 }
 
@@ -265,15 +267,15 @@ TEST_P(VocabLoss, HasABiasAndLeavesOutTokensWithoutATarget) {
           [&](const auto& in) { return head.loss(in[0], labels, "lm loss", pass.ctx); }, {h},
           at::ones({}, at::kDouble));
       expect_close(r.y, expected.y, {1e-12, 1e-14});
-      expect_close(r.grads[0], expected.grads[0], kExact);
-      expect_close(head.logits(h, {}, pass.ctx), h.matmul(w.t()) + b, kExact);
+      expect_close(r.grads[0], expected.grads[0], kExactVocab);
+      expect_close(head.logits(h, {}, pass.ctx), h.matmul(w.t()) + b, kExactVocab);
       EXPECT_EQ(bias.outstanding_uses(), 0);
       const std::lock_guard lock(mutex);
       nn::store_global(weight, weight.main_grad(), dw);
       nn::store_global(bias, bias.main_grad(), db);
     });
-    expect_close(dw, expected.grads[1], kExact);
-    expect_close(db, expected.grads[2], kExact);
+    expect_close(dw, expected.grads[1], kExactVocab);
+    expect_close(db, expected.grads[2], kExactVocab);
   }
 }
 
@@ -319,12 +321,12 @@ TEST(VocabLossUse, AdaptersTrainInChunks) {
         [&](const auto& in) { return head.loss(in[0], labels, "lm loss", pass.ctx); }, {h},
         at::ones({}, at::kDouble));
     expect_close(r.y, expected.y, {1e-12, 1e-14});
-    expect_close(r.grads[0], expected.grads[0], kExact);
+    expect_close(r.grads[0], expected.grads[0], kExactVocab);
     for (size_t i = 1; i < held; ++i) {
       const nn::Param& param = params.find(values[i].first);
       at::Tensor gradient = at::zeros_like(values[i].second);
       nn::store_global(param, param.main_grad(), gradient);
-      expect_close(gradient, expected.grads[i], kExact);
+      expect_close(gradient, expected.grads[i], kExactVocab);
       EXPECT_EQ(param.outstanding_uses(), 0);
     }
   }
@@ -375,9 +377,9 @@ TEST(VocabLossUse, LossSumsAddUpOverMicrobatches) {
   spec.name = "output";
   nn::Param& weight = params.add(spec, {}, randn({10, kHidden}, 1));
   const VocabHead loss(weight, nullptr, {});
-  test::Pass pass(kTokens);
-  const at::Tensor labels = ids_of(10, kTokens, true);
-  const at::Tensor h = randn({kTokens, kHidden}, 2);
+  test::Pass pass(kVocabTokens);
+  const at::Tensor labels = ids_of(10, kVocabTokens, true);
+  const at::Tensor h = randn({kVocabTokens, kHidden}, 2);
   loss.loss(h, labels, "lm loss", pass.ctx);
   const double once = pass.state.loss_sum("lm loss");
   loss.loss(h, labels, "lm loss", pass.ctx);
