@@ -42,11 +42,11 @@ class Backend {
   /// than fp32 accumulate in fp32 and round once. Sums are in rank order, so the result is bitwise
   /// the same on every rank and run. (NCCL keeps its own order and precision.)
   virtual Work all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) = 0;
-  /// outs[r] = in of rank r. `outs` are equal shapes, perhaps views with strides; outs[rank()] may
-  /// be `in` itself.
+  /// outs[r] = in of rank r, perhaps views with strides; outs[rank()] may be `in` itself. Shapes
+  /// are equal, or contiguous with different lengths, which all ranks know.
   virtual Work all_gather(const std::vector<at::Tensor>& outs, const at::Tensor& in) = 0;
   /// out = op over ranks q of ins[rank()] of rank q; all contiguous. `out` may be ins[rank()]
-  /// itself.
+  /// itself. Shapes as of all_gather.
   virtual Work reduce_scatter(const at::Tensor& out, const std::vector<at::Tensor>& ins,
                               ReduceOp op) = 0;
   /// inout = inout of `root`, contiguous.

@@ -8,6 +8,7 @@
 #include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace pentatron::comm {
@@ -89,6 +90,22 @@ void check_rows(const at::Tensor& x, const std::vector<int64_t>& send_rows,
   if (size == 1 && sum(recv_rows) != x.size(0))
     raise<ShapeError>("all_to_all_rows of one rank sends {} rows and expects {}", x.size(0),
                       sum(recv_rows));
+}
+
+void check_parts(const char* call, const at::Tensor& whole, const at::Tensor& part,
+                 const std::vector<int64_t>& rows, const Group& group) {
+  checked_dim(call, whole, 0);
+  check_contiguous(call, whole);
+  check_contiguous(call, part);
+  std::vector<int64_t> shape = whole.sizes().vec();
+  const bool fits =
+      std::ssize(rows) == group.size() && std::ranges::min(rows) >= 0 && sum(rows) == whole.size(0);
+  if (fits) shape[0] = rows[static_cast<size_t>(group.rank())];
+  if (!fits || part.sizes() != at::IntArrayRef(shape) || part.scalar_type() != whole.scalar_type())
+    raise<ShapeError>("{} of {} {} and {} {} in [{}] rows of the {} ranks of group {}", call,
+                      c10::toString(whole.scalar_type()), text(whole),
+                      c10::toString(part.scalar_type()), text(part), fmt::join(rows, ", "),
+                      group.size(), group.name());
 }
 
 at::Tensor empty_with(const at::Tensor& x, int64_t dim, int64_t extent) {
@@ -190,6 +207,33 @@ Work reduce_scatter_into(const at::Tensor& out, const at::Tensor& x, const Group
   }
   written(out);
   return group.backend().reduce_scatter(out.detach(), parts(x.detach(), 0, group.size()),
+                                        ReduceOp::kSum);
+}
+
+Work all_gather_rows_into(const at::Tensor& whole, const at::Tensor& part,
+                          const std::vector<int64_t>& rows, const Group& group) {
+  check_no_grad("all_gather_rows_into", part);
+  check_parts("all_gather_rows_into", whole, part, rows, group);
+  const at::NoGradGuard no_grad;
+  if (group.size() == 1) {
+    if (whole.data_ptr() != part.data_ptr()) whole.copy_(part);
+    return {};
+  }
+  written(whole);
+  return group.backend().all_gather(whole.detach().split_with_sizes(rows), part.detach());
+}
+
+Work reduce_scatter_rows_into(const at::Tensor& part, const at::Tensor& whole,
+                              const std::vector<int64_t>& rows, const Group& group) {
+  check_no_grad("reduce_scatter_rows_into", whole);
+  check_parts("reduce_scatter_rows_into", whole, part, rows, group);
+  const at::NoGradGuard no_grad;
+  if (group.size() == 1) {
+    if (whole.data_ptr() != part.data_ptr()) part.copy_(whole);
+    return {};
+  }
+  written(part);
+  return group.backend().reduce_scatter(part.detach(), whole.detach().split_with_sizes(rows),
                                         ReduceOp::kSum);
 }
 

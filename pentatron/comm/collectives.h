@@ -47,6 +47,13 @@ at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, const Group& group);
 [[nodiscard]] Work reduce_scatter_into(const at::Tensor& out, const at::Tensor& x,
                                        const Group& group);
 
+/// The two with parts of different lengths: `rows[r]` of rank r, the same list on all ranks.
+///   whole [sum of rows, ...]   part [rows[rank], ...], may be this rank's part of `whole`
+[[nodiscard]] Work all_gather_rows_into(const at::Tensor& whole, const at::Tensor& part,
+                                        const std::vector<int64_t>& rows, const Group& group);
+[[nodiscard]] Work reduce_scatter_rows_into(const at::Tensor& part, const at::Tensor& whole,
+                                            const std::vector<int64_t>& rows, const Group& group);
+
 /// Overwrites `x` with the root's.
 void broadcast_(const at::Tensor& x, int root, const Group& group);
 

@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 namespace pentatron::comm {
 namespace {
 
@@ -122,6 +124,32 @@ TEST_P(Collectives, ReduceScatterIntoTakesItsOutputFromTheInput) {
     reduce_scatter_into(own, x, group).wait();
     expect_close(own, test::shard(expected, 0, group));
   });
+}
+
+/// Parts of which some are empty, some long, in the memory of the whole and beside it.
+TEST_P(Collectives, PartsMayDifferInLength) {
+  for (const int64_t unit : {1, 20'011}) {
+    std::vector<int64_t> rows;
+    for (int64_t r = 0; r < world(); ++r) rows.push_back((r * 7 + 1) % 3 * unit);
+    const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    const at::Tensor expected = sum({total, 2});
+    run_ranks(world(), [&](const Group& group) {
+      const auto begin = std::accumulate(rows.begin(), rows.begin() + group.rank(), int64_t{0});
+      const auto own = [&](const at::Tensor& whole) {
+        return whole.narrow(0, begin, rows[static_cast<size_t>(group.rank())]);
+      };
+      for (const bool beside : {false, true}) {
+        const at::Tensor x = of_rank(group.rank(), {total, 2});
+        const at::Tensor part = beside ? at::zeros_like(own(x)) : own(x);
+        reduce_scatter_rows_into(part, x, rows, group).wait();
+        expect_close(part, own(expected));
+        const at::Tensor whole = at::zeros({total, 2}, dtype());
+        if (!beside) own(whole).copy_(part);
+        all_gather_rows_into(whole, beside ? part : own(whole), rows, group).wait();
+        expect_close(whole, expected);
+      }
+    });
+  }
 }
 
 TEST_P(Collectives, BroadcastCopiesTheRoots) {
@@ -345,6 +373,19 @@ TEST(Mismatch, OfOperationsIsNamed) {
     });
     EXPECT_THAT(error, HasSubstr("rank 0 calls all_reduce(sum)"));
     EXPECT_THAT(error, HasSubstr("rank 1 calls all_reduce(max)"));
+  });
+}
+
+TEST(Mismatch, OfPartsNamesTheirLengths) {
+  run_ranks(2, [](const Group& group) {
+    const std::vector<int64_t> rows =
+        group.rank() == 0 ? std::vector<int64_t>{1, 3} : std::vector<int64_t>{2, 2};
+    const at::Tensor whole = at::zeros({4}, at::kFloat),
+                     part = group.rank() == 0 ? at::zeros({1}) : at::zeros({2});
+    const std::string error =
+        test::error_of([&] { reduce_scatter_rows_into(part, whole, rows, group).wait(); });
+    EXPECT_THAT(error, HasSubstr("reduce_scatter #1 of group world"));
+    EXPECT_THAT(error, HasSubstr("1"));
   });
 }
 

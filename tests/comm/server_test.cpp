@@ -237,7 +237,7 @@ TEST(ControlServer, EndsTheStartWhenItCannotTakeAConnection) {
   const Descriptor second(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   while (server.joined() < 1) std::this_thread::sleep_for(1ms);
   {
-    const comm::test::FewDescriptors few(0);
+    const test::FewDescriptors few(0);
     connect_with(second, server.address());
     EXPECT_THAT(first.end->wait(), AllOf(HasSubstr("open files"), HasSubstr("ulimit")));
   }
@@ -250,7 +250,7 @@ TEST(ControlServer, GoesOnWhenAStrangerCannotBeTakenAndTakesItLater) {
   Descriptor stranger(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   while (server.joined() < 1) std::this_thread::sleep_for(1ms);
   {
-    const comm::test::FewDescriptors few(0);
+    const test::FewDescriptors few(0);
     connect_with(stranger, server.address());
     std::this_thread::sleep_for(50ms); // the server meets it meanwhile
   }

@@ -1,5 +1,7 @@
 #include "pentatron/comm/control/monitored_backend.h"
 
+#include "pentatron/comm/backend/shape_text.h"
+
 #include <algorithm>
 
 namespace pentatron::comm::control {
@@ -42,6 +44,17 @@ OperationStart describe(const char* call, const at::Tensor& tensor) {
   start.num_dims = static_cast<int>(tensor.dim());
   const int kept = std::min(start.num_dims, OperationStart::kMaxDims);
   std::copy_n(tensor.sizes().begin(), kept, start.dims.begin());
+  return start;
+}
+
+/// The length of all where parts of several ranks have different ones.
+OperationStart describe_part(const char* call, const at::Tensor& part,
+                             const std::vector<at::Tensor>& parts) {
+  OperationStart start = describe(call, part);
+  if (have_equal_sizes(parts)) return start;
+  start.dims[0] = 0;
+  for (const at::Tensor& one : parts) start.dims[0] += one.numel();
+  start.num_dims = 1;
   return start;
 }
 
@@ -116,14 +129,14 @@ class MonitoredBackend : public Backend {
     return work(inner_->all_reduce(out, in, op), token);
   }
   Work all_gather(const std::vector<at::Tensor>& outs, const at::Tensor& in) override {
-    const Token token = log_->begin(group_, describe("all_gather", in));
+    const Token token = log_->begin(group_, describe_part("all_gather", in, outs));
     return work(inner_->all_gather(outs, in), token);
   }
   Work reduce_scatter(const at::Tensor& out, const std::vector<at::Tensor>& ins,
                       ReduceOp op) override {
     const char* call =
         op == ReduceOp::kSum ? "reduce_scatter(sum) to a part" : "reduce_scatter(max) to a part";
-    const Token token = log_->begin(group_, describe(call, out));
+    const Token token = log_->begin(group_, describe_part(call, out, ins));
     return work(inner_->reduce_scatter(out, ins, op), token);
   }
   Work broadcast(const at::Tensor& inout, int root) override {

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <map>
+#include <functional>
+#include <numeric>
+#include <utility>
 
 #include "pentatron/base/planted_bug.h"
 
@@ -17,24 +19,36 @@ int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-/// Gives every shard whole parameters: the largest first, to the shard that has least.
-void lay_out_whole(Bucket& bucket, int64_t num_shards) {
-  std::vector<Bucket::Slot*> order;
-  for (Bucket::Slot& slot : bucket.slots) order.push_back(&slot);
-  std::ranges::stable_sort(order, std::greater(),
-                           [](const Bucket::Slot* slot) { return slot->param->numel(); });
-  std::vector<int64_t> filled(static_cast<size_t>(num_shards), 0);
-  std::map<const Bucket::Slot*, std::ptrdiff_t> shards;
-  for (Bucket::Slot* const slot : order) {
-    const auto least = std::ranges::min_element(filled);
-    shards[slot] = least - filled.begin();
-    slot->begin = *least;
-    *least += round_up(slot->param->numel(), kAlignment);
+/// Gives every shard whole parameters.
+void lay_out_whole(Bucket& bucket, std::vector<int64_t>& filled) {
+  std::vector<int64_t> sizes;
+  for (const Bucket::Slot& slot : bucket.slots)
+    sizes.push_back(round_up(slot.param->numel(), kAlignment));
+  const std::vector<int64_t> shard_of_slot = share_out(sizes, filled);
+  bucket.shards.assign(filled.size(), 0);
+  std::vector<std::vector<Bucket::Slot>> of_shard(filled.size());
+  for (size_t i = 0; i < bucket.slots.size(); ++i) {
+    const auto shard = static_cast<size_t>(shard_of_slot[i]);
+    of_shard[shard].push_back(bucket.slots[i]);
+    bucket.shards[shard] += sizes[i];
   }
-  const int64_t size = std::ranges::max(filled);
-  for (Bucket::Slot& slot : bucket.slots) slot.begin += shards[&slot] * size;
-  std::ranges::sort(bucket.slots, {}, &Bucket::Slot::begin);
-  bucket.length = size * num_shards;
+  bucket.slots.clear();
+  bucket.length = 0;
+  for (const std::vector<Bucket::Slot>& slots : of_shard)
+    for (Bucket::Slot slot : slots) {
+      slot.begin = bucket.length;
+      bucket.length += round_up(slot.param->numel(), kAlignment);
+      bucket.slots.push_back(slot);
+    }
+}
+
+void lay_out_evenly(Bucket& bucket, int64_t num_shards) {
+  bucket.length = round_up(bucket.length, kAlignment * num_shards);
+  bucket.shards.assign(static_cast<size_t>(num_shards), bucket.length / num_shards);
+}
+
+int64_t begin_of(const Bucket& bucket, int64_t index) {
+  return std::accumulate(bucket.shards.begin(), bucket.shards.begin() + index, int64_t{0});
 }
 
 } // namespace
@@ -71,44 +85,49 @@ std::vector<Bucket> make_buckets(const std::vector<nn::Param*>& params,
     std::set_union(bucket.segments.begin(), bucket.segments.end(), segments.begin(), segments.end(),
                    std::back_inserter(joined));
     bucket.segments = std::move(joined);
-    const bool full = bucket.length >= options.bucket_size &&
-                      (!family.whole || std::ssize(bucket.slots) >= options.num_shards);
+    const bool full = bucket.length >= options.bucket_size;
     if (alone || full) open.erase(found);
   }
+  std::vector<int64_t> filled(static_cast<size_t>(options.num_shards), 0);
+  // What several pipeline ranks hold lies in the same shard on all of them, whatever else they
+  // have.
+  for (Bucket& bucket : buckets)
+    if (family_of(bucket).whole && !bucket.shared_axis.empty()) {
+      std::vector<int64_t> none(filled.size(), 0);
+      lay_out_whole(bucket, none);
+      std::ranges::transform(filled, none, filled.begin(), std::plus());
+    }
   for (Bucket& bucket : buckets) {
-    if (family_of(bucket).whole)
-      lay_out_whole(bucket, options.num_shards);
-    else
-      bucket.length = round_up(bucket.length, kAlignment * options.num_shards);
+    if (!family_of(bucket).whole)
+      lay_out_evenly(bucket, options.num_shards);
+    else if (bucket.shared_axis.empty())
+      lay_out_whole(bucket, filled);
   }
   return buckets;
 }
 
-std::vector<at::Tensor> cut_by_bucket(const at::Tensor& flat, const std::vector<Bucket>& buckets,
-                                      int64_t num_shards) {
-  std::vector<at::Tensor> parts;
-  int64_t begin = 0;
-  for (const Bucket& bucket : buckets) {
-    parts.push_back(flat.narrow(0, begin, bucket.length / num_shards));
-    begin += bucket.length / num_shards;
-  }
-  return parts;
+std::vector<int64_t> lengths_of(const std::vector<Bucket>& buckets) {
+  std::vector<int64_t> lengths;
+  for (const Bucket& bucket : buckets) lengths.push_back(bucket.length);
+  return lengths;
 }
 
-int64_t flat_size(const std::vector<Bucket>& buckets, int64_t num_shards) {
-  int64_t total = 0;
-  for (const Bucket& bucket : buckets) total += bucket.length / num_shards;
-  return total;
+std::vector<int64_t> shard_lengths_of(const std::vector<Bucket>& buckets, int64_t index) {
+  std::vector<int64_t> lengths;
+  for (const Bucket& bucket : buckets) lengths.push_back(bucket.shards[static_cast<size_t>(index)]);
+  return lengths;
 }
 
-at::Tensor shard_of(const at::Tensor& flat, int64_t index, int64_t num_shards) {
-  const int64_t size = flat.numel() / num_shards;
-  return flat.narrow(0, index * size, size);
+at::Tensor shard_of(const at::Tensor& flat, const Bucket& bucket, int64_t index) {
+  return flat.narrow(0, begin_of(bucket, index), bucket.shards[static_cast<size_t>(index)]);
 }
 
-std::vector<nn::Piece> pieces_of(const Bucket& bucket, int64_t index, int64_t num_shards) {
-  if (planted("pieces_of_another_shard")) index = num_shards - 1 - index;
-  const int64_t size = bucket.length / num_shards, begin = index * size, end = begin + size;
+std::vector<nn::Piece> pieces_of(const Bucket& bucket, int64_t index) {
+  const std::vector<int64_t>& shards = bucket.shards;
+  if (planted("pieces_of_another_shard") && std::ranges::min(shards) == std::ranges::max(shards))
+    index = std::ssize(shards) - 1 - index;
+  const int64_t begin = begin_of(bucket, index);
+  const int64_t end = begin + shards[static_cast<size_t>(index)];
   std::vector<nn::Piece> pieces;
   for (const Bucket::Slot& slot : bucket.slots) {
     const int64_t from = std::max(begin, slot.begin);
@@ -116,6 +135,26 @@ std::vector<nn::Piece> pieces_of(const Bucket& bucket, int64_t index, int64_t nu
     if (from < to) pieces.push_back({slot.param, from - slot.begin, from - begin, to - from});
   }
   return pieces;
+}
+
+std::vector<int64_t> share_out(const std::vector<int64_t>& sizes, std::vector<int64_t>& filled) {
+  std::vector<size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return sizes[i]; });
+  using Shard = std::pair<int64_t, int64_t>; // elements, index
+  std::vector<Shard> least;                  // a heap with the least in front
+  for (int64_t shard = 0; shard < std::ssize(filled); ++shard)
+    least.emplace_back(filled[static_cast<size_t>(shard)], shard);
+  std::ranges::make_heap(least, std::greater());
+  std::vector<int64_t> shards(sizes.size());
+  for (const size_t i : order) {
+    std::ranges::pop_heap(least, std::greater());
+    auto& [elements, shard] = least.back();
+    shards[i] = shard;
+    elements = filled[static_cast<size_t>(shard)] += sizes[i];
+    std::ranges::push_heap(least, std::greater());
+  }
+  return shards;
 }
 
 at::Tensor view_of(const at::Tensor& flat, const Bucket::Slot& slot) {

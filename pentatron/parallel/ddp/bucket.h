@@ -2,8 +2,9 @@
 /// no communication.
 ///
 /// Every parameter begins at a multiple of 64 elements; the gaps are zero and stay zero. A bucket
-/// is cut into equal contiguous shards: without regard to parameters, or, where the optimizer needs
-/// them whole, so that every parameter lies in one shard. Source: Megatron-LM's distributed
+/// is cut into contiguous shards: equal ones without regard to parameters, or, where the optimizer
+/// needs them whole, so that every parameter lies in one shard; such shards differ in length, and
+/// the buckets of a rank together have about as much on each. Source: Megatron-LM's distributed
 /// optimizer; Rajbhandari et al. 2019 (arXiv:1910.02054).
 #pragma once
 
@@ -23,7 +24,8 @@ struct Bucket {
     int64_t begin = 0; ///< in the bucket, in elements
   };
   std::vector<Slot> slots;       ///< ascending
-  int64_t length = 0;            ///< a multiple of 64 times the number of shards
+  int64_t length = 0;            ///< a multiple of 64
+  std::vector<int64_t> shards;   ///< their lengths, multiples of 64, of `length` together
   std::vector<int64_t> segments; ///< whose passes read it, ascending
   /// Of one parameter that several pipeline ranks hold and train: its axis of copies. All of them
   /// have the same bucket.
@@ -41,16 +43,18 @@ struct BucketOptions {
 std::vector<Bucket> make_buckets(const std::vector<nn::Param*>& params,
                                  const BucketOptions& options);
 
-/// A vector with room for 1 / num_shards of every bucket, cut into one part for each.
-std::vector<at::Tensor> cut_by_bucket(const at::Tensor& flat, const std::vector<Bucket>& buckets,
-                                      int64_t num_shards);
-/// The elements of that vector.
-int64_t flat_size(const std::vector<Bucket>& buckets, int64_t num_shards);
+/// The buckets' lengths, and those of shard `index` of each.
+std::vector<int64_t> lengths_of(const std::vector<Bucket>& buckets);
+std::vector<int64_t> shard_lengths_of(const std::vector<Bucket>& buckets, int64_t index);
 
-/// Shard `index` of `num_shards` of a vector of the bucket's length.
-at::Tensor shard_of(const at::Tensor& flat, int64_t index, int64_t num_shards);
+/// Shard `index` of a vector of the bucket's length.
+at::Tensor shard_of(const at::Tensor& flat, const Bucket& bucket, int64_t index);
 /// What that shard holds.
-std::vector<nn::Piece> pieces_of(const Bucket& bucket, int64_t index, int64_t num_shards);
+std::vector<nn::Piece> pieces_of(const Bucket& bucket, int64_t index);
+
+/// Gives whole items, whose sizes are named, to the shards: in descending order, each to the shard
+/// that has least of `filled`, which is added to. Returns the shard of each.
+std::vector<int64_t> share_out(const std::vector<int64_t>& sizes, std::vector<int64_t>& filled);
 
 /// The parameter's part of a vector of the bucket's length, in its shape.
 at::Tensor view_of(const at::Tensor& flat, const Bucket::Slot& slot);

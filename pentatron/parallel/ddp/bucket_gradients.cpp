@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
@@ -13,10 +14,9 @@ namespace pentatron::parallel {
 
 namespace {
 
-at::Tensor allocate(const std::vector<Bucket>& buckets, const Reducer::Options& options,
-                    int64_t num_shards) {
+at::Tensor allocate(const std::vector<int64_t>& lengths, const Reducer::Options& options) {
   const nn::MemoryScope scope(nn::MemoryCategory::kGradients);
-  return at::zeros({flat_size(buckets, num_shards)},
+  return at::zeros({std::accumulate(lengths.begin(), lengths.end(), int64_t{0})},
                    at::TensorOptions(options.dtype).device(options.device));
 }
 
@@ -44,8 +44,8 @@ class ResidentGradients final : public BucketGradients {
  public:
   ResidentGradients(const std::vector<Bucket>& buckets, const BucketGradientsOptions& options)
       : buckets_(&buckets), overlap_(options.overlap), reducer_(options.reducer),
-        flat_(allocate(buckets, options.reducer, 1)), whole_(cut_by_bucket(flat_, buckets, 1)),
-        started_(buckets.size(), false) {
+        flat_(allocate(lengths_of(buckets), options.reducer)),
+        whole_(flat_.split_with_sizes(lengths_of(buckets))), started_(buckets.size(), false) {
     for (size_t b = 0; b < buckets.size(); ++b) {
       for (const Bucket::Slot& slot : buckets[b].slots) {
         slot.param->set_main_grad(view_of(whole_[b], slot));
@@ -55,7 +55,7 @@ class ResidentGradients final : public BucketGradients {
   }
 
   at::Tensor owned(size_t b) const override {
-    return shard_of(whole_[b], reducer_.shard().rank(), reducer_.shard().size());
+    return shard_of(whole_[b], (*buckets_)[b], reducer_.shard().rank());
   }
 
   void begin_step() override {
@@ -101,7 +101,7 @@ class ResidentGradients final : public BucketGradients {
   void start(size_t b) {
     if (reducer_.copies() && under_way_.size() == Reducer::kCopiesUnderWay) finish_oldest();
     write_zeros((*buckets_)[b]);
-    under_way_.push_back(reducer_.start(whole_[b]));
+    under_way_.push_back(reducer_.start(whole_[b], (*buckets_)[b]));
     started_[b] = true;
   }
   void finish_oldest() {
@@ -126,9 +126,9 @@ class ShardedGradients final : public BucketGradients {
  public:
   ShardedGradients(const std::vector<Bucket>& buckets, const BucketGradientsOptions& options)
       : buckets_(&buckets), overlap_(options.overlap), reducer_(options.reducer),
-        flat_(allocate(buckets, options.reducer, options.reducer.shard.size())),
-        sums_(cut_by_bucket(flat_, buckets, options.reducer.shard.size())), pool_(flat_.options()),
-        scratch_(buckets.size()) {
+        flat_(allocate(shard_lengths_of(buckets, options.reducer.shard.rank()), options.reducer)),
+        sums_(flat_.split_with_sizes(shard_lengths_of(buckets, options.reducer.shard.rank()))),
+        pool_(flat_.options()), scratch_(buckets.size()) {
     for (size_t b = 0; b < buckets.size(); ++b) {
       for (const Bucket::Slot& slot : buckets[b].slots)
         slot.param->need_main_grad = [this, b](nn::Param&) { lend(b); };
@@ -185,7 +185,7 @@ class ShardedGradients final : public BucketGradients {
     if (reducer_.copies() && under_way_.size() == Reducer::kCopiesUnderWay) finish_oldest();
     write_zeros((*buckets_)[b]);
     for (const Bucket::Slot& slot : (*buckets_)[b].slots) slot.param->set_main_grad({});
-    under_way_.push_back({b, reducer_.start(std::exchange(scratch_[b], {}))});
+    under_way_.push_back({b, reducer_.start(std::exchange(scratch_[b], {}), (*buckets_)[b])});
   }
   void finish_oldest() {
     UnderWay& one = under_way_.front();

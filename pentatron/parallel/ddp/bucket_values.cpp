@@ -18,14 +18,14 @@ namespace pentatron::parallel {
 
 namespace {
 
-std::vector<at::Tensor> allocate(const std::vector<Bucket>& buckets, int64_t num_shards,
-                                 at::Device device) {
+std::vector<at::Tensor> allocate(const std::vector<Bucket>& buckets,
+                                 const std::vector<int64_t>& lengths, at::Device device) {
   const at::ScalarType dtype =
       buckets.empty() ? at::kFloat : buckets.front().slots.front().param->dtype();
   const nn::MemoryScope scope(nn::MemoryCategory::kParameters);
-  const at::Tensor flat =
-      at::zeros({flat_size(buckets, num_shards)}, at::TensorOptions(dtype).device(device));
-  return cut_by_bucket(flat, buckets, num_shards);
+  const at::Tensor flat = at::zeros({std::accumulate(lengths.begin(), lengths.end(), int64_t{0})},
+                                    at::TensorOptions(dtype).device(device));
+  return flat.split_with_sizes(lengths);
 }
 
 class Values : public BucketValues {
@@ -54,6 +54,12 @@ class Values : public BucketValues {
   }
   const Bucket& bucket(size_t b) const { return (*buckets_)[b]; }
   size_t num_buckets() const { return buckets_->size(); }
+  at::Tensor own_part(size_t b, const at::Tensor& whole) const {
+    return shard_of(whole, bucket(b), shard_.rank());
+  }
+  comm::Work gather(size_t b, const at::Tensor& whole, const at::Tensor& own) const {
+    return comm::all_gather_rows_into(whole, own, bucket(b).shards, shard_);
+  }
   void wait_for(size_t b) { std::exchange(works_[b], {}).wait(); }
 
   const std::vector<Bucket>* buckets_;
@@ -68,16 +74,14 @@ class Values : public BucketValues {
 class ResidentValues final : public Values {
  public:
   ResidentValues(const std::vector<Bucket>& buckets, const BucketValuesOptions& options)
-      : Values(buckets, options), whole_(allocate(buckets, 1, options.device)) {
+      : Values(buckets, options), whole_(allocate(buckets, lengths_of(buckets), options.device)) {
     for (size_t b = 0; b < num_buckets(); ++b) {
       for (const Bucket::Slot& slot : bucket(b).slots)
         slot.param->set_value(view_of(whole_[b], slot));
     }
   }
 
-  at::Tensor owned(size_t b) const override {
-    return shard_of(whole_[b], shard_.rank(), shard_.size());
-  }
+  at::Tensor owned(size_t b) const override { return own_part(b, whole_[b]); }
 
   void acquire(int64_t segment, nn::Pass) override {
     for (const size_t b : of_segment(segment)) wait_for(b);
@@ -87,7 +91,7 @@ class ResidentValues final : public Values {
   void publish() override {
     for (size_t b = num_buckets(); b-- > 0;) { // in the order of the next forward pass
       if (b == 0 && planted("stale_parameters_after_the_update")) continue;
-      works_[b] = comm::all_gather_into(whole_[b], owned(b), 0, shard_);
+      works_[b] = gather(b, whole_[b], owned(b));
       if (!overlap_) wait_for(b);
     }
   }
@@ -110,7 +114,8 @@ class ResidentValues final : public Values {
 class ShardedValues final : public Values {
  public:
   ShardedValues(const std::vector<Bucket>& buckets, const BucketValuesOptions& options)
-      : Values(buckets, options), owned_(allocate(buckets, shard_.size(), options.device)),
+      : Values(buckets, options),
+        owned_(allocate(buckets, shard_lengths_of(buckets, shard_.rank()), options.device)),
         pool_(owned_.empty() ? at::TensorOptions() : owned_.front().options()),
         gathered_(buckets.size()), users_(buckets.size(), 0) {}
 
@@ -143,7 +148,7 @@ class ShardedValues final : public Values {
       gathered_[b] = pool_.take(bucket(b).length).zero_();
       lend(b);
       for (const Bucket::Slot& slot : bucket(b).slots) fill(*slot.param);
-      owned_[b].copy_(shard_of(gathered_[b], shard_.rank(), shard_.size()));
+      owned_[b].copy_(own_part(b, gathered_[b]));
       drop(b);
     }
   }
@@ -161,7 +166,7 @@ class ShardedValues final : public Values {
   void start(size_t b) {
     if (gathered_[b].defined()) return;
     gathered_[b] = pool_.take(bucket(b).length);
-    works_[b] = comm::all_gather_into(gathered_[b], owned_[b], 0, shard_);
+    works_[b] = gather(b, gathered_[b], owned_[b]);
     if (!overlap_) wait_for(b);
   }
   void lend(size_t b) {
@@ -187,7 +192,8 @@ class Fp8Values final : public Values {
  public:
   Fp8Values(const std::vector<Bucket>& buckets, const BucketValuesOptions& options, bool sharded)
       : Values(buckets, options), sharded_(sharded),
-        owned_(allocate(buckets, shard_.size(), options.device)), pool_(code_options()) {
+        owned_(allocate(buckets, shard_lengths_of(buckets, shard_.rank()), options.device)),
+        pool_(code_options()) {
     const nn::MemoryScope scope(nn::MemoryCategory::kParameters);
     for (const Bucket& bucket : buckets) {
       Codes& codes = codes_.emplace_back();
@@ -197,10 +203,11 @@ class Fp8Values final : public Values {
       codes.all_amax = at::zeros({std::accumulate(regions.begin(), regions.end(), int64_t{0})});
       codes.amax = codes.all_amax.split_with_sizes(regions);
       codes.seen.resize(bucket.slots.size());
-      codes.own = at::zeros({bucket.length / (sharded ? shard_.size() : 1)}, code_options());
+      const int64_t own = bucket.shards[static_cast<size_t>(shard_.rank())];
+      codes.own = at::zeros({sharded ? own : bucket.length}, code_options());
       if (sharded) continue;
       codes.whole = codes.own;
-      codes.own = shard_of(codes.whole, shard_.rank(), shard_.size());
+      codes.own = shard_of(codes.whole, bucket, shard_.rank());
     }
   }
 
@@ -235,14 +242,14 @@ class Fp8Values final : public Values {
     for (size_t b = 0; b < num_buckets(); ++b) {
       const at::Tensor whole = for_values(b).zero_();
       visit_values(b, whole, fill);
-      owned_[b].copy_(shard_of(whole, shard_.rank(), shard_.size()));
+      owned_[b].copy_(own_part(b, whole));
     }
   }
   void read(const std::function<void(const nn::Param&)>& visit) override {
     wait();
     for (size_t b = 0; b < num_buckets(); ++b) {
       const at::Tensor whole = for_values(b);
-      comm::all_gather_into(whole, owned_[b], 0, shard_).wait();
+      gather(b, whole, owned_[b]).wait();
       visit_values(b, whole, visit);
     }
   }
@@ -288,14 +295,14 @@ class Fp8Values final : public Values {
     }
     if (codes.gathered) return;
     if (sharded_) codes.whole = pool_.take(bucket(b).length);
-    works_[b] = comm::all_gather_into(codes.whole, codes.own, 0, shard_);
+    works_[b] = gather(b, codes.whole, codes.own);
     codes.gathered = true;
     if (!overlap_) wait_for(b);
   }
   void encode(size_t b) {
     Codes& codes = codes_[b];
     const std::vector<Bucket::Slot>& slots = bucket(b).slots;
-    const std::vector<nn::Piece> pieces = pieces_of(bucket(b), shard_.rank(), shard_.size());
+    const std::vector<nn::Piece> pieces = pieces_of(bucket(b), shard_.rank());
     const auto slot_of = [&](const nn::Piece& piece) {
       return static_cast<size_t>(std::ranges::find(slots, piece.param, &Bucket::Slot::param) -
                                  slots.begin());

@@ -107,7 +107,7 @@ std::unique_ptr<DataParallel::Part> DataParallel::make_part(const std::vector<nn
   for (size_t b = 0; b < part->buckets.size(); ++b) {
     shards_.push_back({.values = part->values->owned(b),
                        .gradients = part->gradients ? part->gradients->owned(b) : at::Tensor(),
-                       .pieces = pieces_of(part->buckets[b], shard.rank(), shard.size()),
+                       .pieces = pieces_of(part->buckets[b], shard.rank()),
                        .replicas = sharding.replicas,
                        .tensor = tensor_ranks(part->buckets[b], groups)});
     const std::string& axis = part->buckets[b].shared_axis;

@@ -6,7 +6,6 @@
 
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
-#include "pentatron/parallel/ddp/bucket.h"
 
 namespace pentatron::parallel {
 
@@ -19,23 +18,23 @@ at::Tensor Reducer::to_wire(const at::Tensor& gradients) {
   return copies_ ? wires_.take(gradients.numel()).copy_(gradients) : gradients;
 }
 
-Reducer::Reduction Reducer::start(const at::Tensor& gradients) {
+Reducer::Reduction Reducer::start(const at::Tensor& gradients, const Bucket& bucket) {
   const comm::Group& shard = options_.shard;
-  Reduction reduction{gradients, to_wire(gradients), {}};
+  Reduction reduction{&bucket, gradients, to_wire(gradients), {}};
   const at::Tensor& x = reduction.wire;
-  reduction.work =
-      shard.size() == 1
-          ? comm::all_reduce_start_(x, comm::ReduceOp::kSum, options_.replicas)
-          : comm::reduce_scatter_into(shard_of(x, shard.rank(), shard.size()), x, shard);
+  reduction.work = shard.size() == 1
+                       ? comm::all_reduce_start_(x, comm::ReduceOp::kSum, options_.replicas)
+                       : comm::reduce_scatter_rows_into(shard_of(x, bucket, shard.rank()), x,
+                                                        bucket.shards, shard);
   return reduction;
 }
 
 at::Tensor Reducer::finish(Reduction& reduction) {
   const comm::Group& shard = options_.shard;
   reduction.work.wait();
-  const at::Tensor owned = shard_of(reduction.gradients, shard.rank(), shard.size());
+  const at::Tensor owned = shard_of(reduction.gradients, *reduction.bucket, shard.rank());
   if (copies_) {
-    owned.copy_(shard_of(reduction.wire, shard.rank(), shard.size()));
+    owned.copy_(shard_of(reduction.wire, *reduction.bucket, shard.rank()));
     wires_.give_back(reduction.wire);
   }
   if (planted("average_for_a_sum")) owned.div_(shard.size() * options_.replicas.size());

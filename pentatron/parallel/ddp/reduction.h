@@ -7,6 +7,7 @@
 
 #include "pentatron/comm/group.h"
 #include "pentatron/comm/work.h"
+#include "pentatron/parallel/ddp/bucket.h"
 #include "pentatron/parallel/ddp/scratch_pool.h"
 
 namespace pentatron::parallel {
@@ -25,11 +26,12 @@ class Reducer {
   explicit Reducer(const Options& options);
 
   struct Reduction {
+    const Bucket* bucket;
     at::Tensor gradients; ///< [bucket], not to be touched until finish()
     at::Tensor wire;
     comm::Work work;
   };
-  [[nodiscard]] Reduction start(const at::Tensor& gradients);
+  [[nodiscard]] Reduction start(const at::Tensor& gradients, const Bucket& bucket);
   /// Waits. This rank's shard of the gradients, now sums; the other elements are undefined.
   at::Tensor finish(Reduction& reduction);
 

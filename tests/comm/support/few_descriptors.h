@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-namespace pentatron::comm::test {
+namespace pentatron::test {
 
 /// While it lives this process can open at most `spare` more descriptors.
 class FewDescriptors {
@@ -35,4 +35,4 @@ class FewDescriptors {
   int used_ = 0;
 };
 
-} // namespace pentatron::comm::test
+} // namespace pentatron::test

@@ -3,8 +3,11 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
+#include <numeric>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +16,7 @@
 namespace pentatron::parallel {
 namespace {
 
+using testing::Each;
 using testing::ElementsAre;
 
 /// a (segment 0), b and c (segment 1), d (segment 2).
@@ -83,11 +87,12 @@ TEST(Shards, CoverEveryElementOnce) {
   for (const int64_t shards : {1, 2, 3, 5}) {
     for (const Bucket& bucket :
          make_buckets(pointers(params.list), {.bucket_size = 150, .num_shards = shards})) {
+      EXPECT_THAT(bucket.shards, Each(bucket.length / shards));
       EXPECT_EQ(bucket.length % (64 * shards), 0);
       const at::Tensor flat = at::zeros({bucket.length});
       for (int64_t i = 0; i < shards; ++i) {
-        for (const nn::Piece& piece : pieces_of(bucket, i, shards))
-          shard_of(flat, i, shards).narrow(0, piece.begin, piece.size).add_(1);
+        for (const nn::Piece& piece : pieces_of(bucket, i))
+          shard_of(flat, bucket, i).narrow(0, piece.begin, piece.size).add_(1);
       }
       for (const Bucket::Slot& slot : bucket.slots)
         EXPECT_TRUE(view_of(flat, slot).eq(1).all().item<bool>()) << slot.param->name();
@@ -137,10 +142,11 @@ TEST(Shards, AreCutBetweenParametersThatStayWhole) {
     const auto buckets = make_buckets(pointers(list), {.bucket_size = 10, .num_shards = shards});
     std::map<std::string, int64_t> held;
     for (const Bucket& bucket : buckets) {
-      EXPECT_EQ(bucket.length % (64 * shards), 0);
-      EXPECT_TRUE(std::ssize(bucket.slots) >= shards || &bucket == &buckets.back());
+      EXPECT_EQ(std::ssize(bucket.shards), shards);
+      EXPECT_EQ(std::accumulate(bucket.shards.begin(), bucket.shards.end(), int64_t{0}),
+                bucket.length);
       for (int64_t i = 0; i < shards; ++i)
-        for (const nn::Piece& piece : pieces_of(bucket, i, shards)) {
+        for (const nn::Piece& piece : pieces_of(bucket, i)) {
           EXPECT_EQ(piece.param_begin, 0);
           EXPECT_EQ(piece.size, piece.param->numel());
           EXPECT_EQ(piece.begin % 64, 0);
@@ -154,10 +160,48 @@ TEST(Shards, AreCutBetweenParametersThatStayWhole) {
     EXPECT_EQ(held.size(), list.size());
     for (const auto& [name, times] : held) EXPECT_EQ(times, 1) << name;
   }
-  // The largest alone, the others beside it.
+  // The largest alone, the others beside it; nothing is filled up.
   const auto one = make_buckets(pointers(list), {.bucket_size = 10'000, .num_shards = 2});
   ASSERT_EQ(one.size(), 1u);
-  EXPECT_EQ(one[0].length, 2 * 960);
+  EXPECT_EQ(one[0].length, 128 + 64 + 960 + 64 + 128 + 512 + 64);
+  EXPECT_THAT(one[0].shards, ElementsAre(960, 128 + 64 + 64 + 128 + 512 + 64));
+}
+
+/// Layers of the same parameters give every rank about as much, also where a layer has fewer
+/// parameters than there are ranks.
+TEST(Shards, OfWholeParametersAreBalancedOverBuckets) {
+  nn::ParamList list;
+  const nn::Scope scope(list, at::kFloat, {});
+  for (int64_t layer = 0; layer < 24; ++layer)
+    for (const int64_t size : {3072, 1024, 4096, 2048})
+      scope.of_segment(layer).vector(fmt::format("{}.{}", layer, size), size, {}).whole = true;
+  for (const int64_t shards : {2, 3, 6, 16}) {
+    const auto buckets = make_buckets(
+        pointers(list), {.bucket_size = 1 << 20, .num_shards = shards, .split_segments = true});
+    EXPECT_EQ(buckets.size(), 24u);
+    std::vector<int64_t> held(static_cast<size_t>(shards), 0);
+    for (const Bucket& bucket : buckets) {
+      EXPECT_EQ(bucket.length, 10240);
+      for (size_t i = 0; i < held.size(); ++i) held[i] += bucket.shards[i];
+    }
+    EXPECT_LE(std::ranges::max(held) - std::ranges::min(held), 4096) << shards;
+  }
+}
+
+/// A pipeline rank gives what it shares with others to the rank that they give it to.
+TEST(Shards, OfASharedParameterDoNotDependOnOthers) {
+  const auto shards_with = [](std::vector<int64_t> others) {
+    nn::ParamList list;
+    const nn::Scope scope(list, at::kFloat, {});
+    for (const int64_t size : others)
+      scope.vector("p" + std::to_string(size), size, {}).whole = true;
+    scope.shared_param("table", {.name = {}, .shape = {70}}, {}, {1, 2}).whole = true;
+    for (const Bucket& bucket : make_buckets(pointers(list), {.bucket_size = 1, .num_shards = 3}))
+      if (!bucket.shared_axis.empty()) return bucket.shards;
+    return std::vector<int64_t>();
+  };
+  EXPECT_THAT(shards_with({}), ElementsAre(128, 0, 0));
+  EXPECT_EQ(shards_with({500, 3, 80}), shards_with({}));
 }
 
 } // namespace

@@ -6,6 +6,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fmt/format.h>
 
@@ -60,6 +61,14 @@ Contribution tensors(std::string call, const at::Tensor& like, std::vector<at::T
   result.ins = std::move(ins);
   result.outs = std::move(outs);
   return result;
+}
+
+/// The lengths of different parts in place of the shape of one.
+Contribution of_parts(Contribution one, const std::vector<at::Tensor>& parts) {
+  if (have_equal_sizes(parts)) return one;
+  one.shape.clear();
+  for (const at::Tensor& part : parts) one.shape.push_back(part.numel());
+  return one;
 }
 
 void copy_data(const at::Tensor& out, const at::Tensor& in) {
@@ -137,7 +146,7 @@ Work InProcessBackend::all_gather(const std::vector<at::Tensor>& outs, const at:
     plan_copies(operation, std::move(copies));
     return std::string();
   };
-  auto operation = start("all_gather", tensors("all_gather", in, {in}, outs), plan);
+  auto operation = start("all_gather", of_parts(tensors("all_gather", in, {in}, outs), outs), plan);
   return work(group_->world, std::move(operation), member_);
 }
 
@@ -152,18 +161,19 @@ Work InProcessBackend::reduce_scatter(const at::Tensor& out, const std::vector<a
       for (const auto& from : operation.contributions) ins[to].push_back(from->ins[to]);
       outs.push_back(operation.contributions[to]->outs[0]);
     }
-    const int64_t numel = outs[0].numel();
-    const int64_t slices = (numel + kReduceSlice - 1) / kReduceSlice;
+    int64_t most = 0;
+    for (const at::Tensor& out : outs) most = std::max(most, out.numel());
+    const int64_t slices = (most + kReduceSlice - 1) / kReduceSlice;
     operation.num_tasks = slices * static_cast<int64_t>(size);
     operation.task = [=, ins = std::move(ins), outs = std::move(outs)](int64_t task) {
-      const int64_t to = task / slices, slice = task % slices;
-      reduce_slice(ins[to], {outs[to]}, slice * kReduceSlice,
-                   std::min(numel, (slice + 1) * kReduceSlice), op);
+      const int64_t to = task / slices, begin = task % slices * kReduceSlice;
+      const int64_t end = std::min(outs[to].numel(), begin + kReduceSlice);
+      if (begin < end) reduce_slice(ins[to], {outs[to]}, begin, end, op);
     };
     return std::string();
   };
-  auto contribution =
-      tensors(fmt::format("reduce_scatter({}) to a part", op_name(op)), out, ins, {out});
+  auto contribution = of_parts(
+      tensors(fmt::format("reduce_scatter({}) to a part", op_name(op)), out, ins, {out}), ins);
   return work(group_->world, start("reduce_scatter", std::move(contribution), plan), member_);
 }
 

@@ -73,7 +73,7 @@ Work MessageBackend::all_gather(const std::vector<at::Tensor>& outs, const at::T
   check_cpu("all_gather", {in});
   check_cpu("all_gather", outs);
   return work(engine_,
-              start("all_gather", fmt::format("all_gather of {}", shape_text(in)),
+              start("all_gather", fmt::format("all_gather of {}", part_text(outs)),
                     [=](Operation& self) { return messages::all_gather(self, outs, in); }));
 }
 
@@ -84,7 +84,7 @@ Work MessageBackend::reduce_scatter(const at::Tensor& out, const std::vector<at:
   check_cpu("reduce_scatter", ins);
   return work(engine_,
               start("reduce_scatter",
-                    fmt::format("reduce_scatter({}) to a part of {}", op_name(op), shape_text(out)),
+                    fmt::format("reduce_scatter({}) to a part of {}", op_name(op), part_text(ins)),
                     [=](Operation& self) { return messages::reduce_scatter(self, out, ins, op); }));
 }
 

@@ -9,6 +9,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace pentatron::comm::messages {
@@ -33,6 +34,10 @@ std::span<const std::byte> payload(const at::Tensor& x) {
 
 bool is_small(const Operation& op, const at::Tensor& x) {
   return bytes_of(x) <= op.engine.options().inline_bytes;
+}
+/// As all ranks find it: by the largest.
+bool are_small(const Operation& op, const Tensors& parts) {
+  return std::ranges::all_of(parts, [&](const at::Tensor& part) { return is_small(op, part); });
 }
 
 void copy_data(const at::Tensor& out, const at::Tensor& in) {
@@ -188,7 +193,7 @@ Protocol all_reduce(Operation& op, at::Tensor out, at::Tensor in, ReduceOp reduc
 Protocol reduce_scatter(Operation& op, at::Tensor out, Tensors ins, ReduceOp reduce) {
   op.tensors = ins;
   op.tensors.push_back(out);
-  const bool small = is_small(op, out);
+  const bool small = are_small(op, ins);
   Greeting greeting;
   if (small)
     for (const at::Tensor& in : ins) greeting.payloads.push_back(payload(in));
@@ -202,9 +207,12 @@ Protocol reduce_scatter(Operation& op, at::Tensor out, Tensors ins, ReduceOp red
   }
 
   std::vector<const std::byte*> sources;
-  for (const at::Tensor& in : ins) sources.push_back(read(in));
-  StepwiseReduction reduction(op, out.scalar_type(), reduce, sources,
-                              std::vector<Range>(sources.size(), {0, out.numel()}));
+  std::vector<Range> ranges;
+  for (const at::Tensor& in : ins) {
+    sources.push_back(read(in));
+    ranges.push_back({0, in.numel()});
+  }
+  StepwiseReduction reduction(op, out.scalar_type(), reduce, std::move(sources), std::move(ranges));
   reduction.post(0);
   for (int64_t step = 0; step < reduction.num_steps(); ++step) {
     if (step + 1 < reduction.num_steps()) reduction.post(step + 1);
@@ -217,7 +225,7 @@ Protocol reduce_scatter(Operation& op, at::Tensor out, Tensors ins, ReduceOp red
 Protocol all_gather(Operation& op, Tensors outs, at::Tensor in) {
   op.tensors = outs;
   op.tensors.push_back(in);
-  const bool small = is_small(op, in);
+  const bool small = are_small(op, outs);
   Greeting greeting;
   if (small) greeting.payloads = {payload(in)};
   Meeting meeting;

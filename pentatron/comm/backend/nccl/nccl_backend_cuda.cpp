@@ -10,6 +10,7 @@
 #include "pentatron/comm/backend/nccl/communicator_cuda.h"
 #include "pentatron/comm/backend/nccl/connections.h"
 #include "pentatron/comm/backend/reduce.h"
+#include "pentatron/comm/backend/shape_text.h"
 #include "pentatron/comm/gpu_ranks.h"
 
 #include <ATen/cuda/CUDAEvent.h>
@@ -147,6 +148,7 @@ class NcclBackend final : public Backend {
 
   Work all_gather(const Tensors& outs, const at::Tensor& in) override {
     if (in.is_cpu()) return cpu_->all_gather(outs, in);
+    if (!have_equal_sizes(outs)) return gather_parts(outs, in);
     return launch(with(outs, in), [&](Flight& flight) {
       const bool direct = lie_in_a_row(outs);
       const at::Tensor mine = in.contiguous();
@@ -168,6 +170,7 @@ class NcclBackend final : public Backend {
   Work reduce_scatter(const at::Tensor& out, const Tensors& ins, ReduceOp op) override {
     if (out.is_cpu()) return cpu_->reduce_scatter(out, ins, op);
     check_reducible(out.scalar_type(), op);
+    if (!have_equal_sizes(ins)) return reduce_parts(out, ins, op);
     return launch(with(ins, out), [&](Flight& flight) {
       const at::Tensor whole = lie_in_a_row(ins) ? ins[0] : at::stack(ins);
       keep(flight, whole);
@@ -228,6 +231,35 @@ class NcclBackend final : public Backend {
   int64_t size() const { return static_cast<int64_t>(ranks().size()); }
 
   void check(ncclResult_t result, const char* call) const { comm_->check(result, call); }
+
+  /// NCCL gathers and scatters equal parts only; others take a call for each rank.
+  Work gather_parts(const Tensors& outs, const at::Tensor& in) {
+    return launch(with(outs, in), [&](Flight&) {
+      in_one_call([&] {
+        for (int r = 0; r < size(); ++r) {
+          const at::Tensor& out = outs[static_cast<size_t>(r)];
+          if (out.numel() > 0)
+            check(ncclBroadcast(r == rank() ? in.const_data_ptr() : out.const_data_ptr(),
+                                out.mutable_data_ptr(), count_of(out), type_of(out), r,
+                                comm_->get(), stream_),
+                  "ncclBroadcast");
+        }
+      });
+    });
+  }
+  Work reduce_parts(const at::Tensor& out, const Tensors& ins, ReduceOp op) {
+    return launch(with(ins, out), [&](Flight&) {
+      in_one_call([&] {
+        for (int r = 0; r < size(); ++r) {
+          const at::Tensor& in = ins[static_cast<size_t>(r)];
+          if (in.numel() > 0)
+            check(ncclReduce(in.const_data_ptr(), r == rank() ? out.mutable_data_ptr() : nullptr,
+                             count_of(in), type_of(in), operation_of(op), r, comm_->get(), stream_),
+                  "ncclReduce");
+        }
+      });
+    });
+  }
 
   static Tensors with(Tensors tensors, const at::Tensor& one) {
     tensors.push_back(one);
