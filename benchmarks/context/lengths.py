@@ -44,9 +44,9 @@ def run(args, tokens, ranks):
         if done.returncode:
             sys.exit(done.stderr)
         lines = [json.loads(line) for line in pathlib.Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
-    peak = re.search(r"memory peak  at most (\S+ \S+) per rank \(estimated (\S+ \S+)\).* activations (\S+ \S+) \((\S+ \S+)\)", done.stderr)
+    peaks = re.findall(r"memory peak  at most (\S+ \S+) per rank \(estimated (\S+ \S+)\).* activations (\S+ \S+) \((\S+ \S+)\)", done.stderr)
     steps = [line for line in lines if "step_time_s" in line]
-    return [mib(text) for text in peak.groups()], steps[-1]["step_time_s"], steps[0]["loss"]
+    return [mib(text) for text in peaks[-1]], steps[-1]["step_time_s"], steps[0]["loss"]
 
 
 def main():
@@ -56,7 +56,7 @@ def main():
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=2, help="of which the last is timed; at least 2, after which a run tells its peaks")
+    parser.add_argument("--steps", type=int, default=2, help="of which the last is timed")
     parser.add_argument("keys", nargs="*", help="key=value for all runs")
     args = parser.parse_args()
     print("| tokens | ranks | peak MiB | estimate | its ratio | activations MiB | estimate | of 1 rank's activations | step s | TFLOP | TFLOP/s |\n"

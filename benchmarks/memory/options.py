@@ -59,7 +59,7 @@ def measure(program, keys, steps):
         if run.returncode:
             sys.exit(run.stderr)
         lines = [json.loads(line) for line in pathlib.Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
-    parts = re.search(r"memory peak .*?: (.*)", run.stderr)[1]  # each with its estimate; the sum of all is rounded
+    parts = re.findall(r"memory peak .*?: (.*)", run.stderr)[-1]  # each with its estimate; the sum of all is rounded
     units = {"B": 2**-20, "KiB": 2**-10, "MiB": 1, "GiB": 1024}
     estimated = sum(float(number) * units[unit] for number, unit in re.findall(r"\(([\d.]+) (\w+)\)", parts))
     steps = [line["step_time_s"] for line in lines if "step_time_s" in line][1:]

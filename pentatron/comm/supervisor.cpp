@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
+#include "pentatron/comm/control/memory_kill.h"
 #include "pentatron/comm/control/server.h"
 
 #include <algorithm>
@@ -288,8 +289,8 @@ class Supervision {
     for (const auto& status : statuses_)
       if (result == 0) result = exit_code(*status);
     if (result != 0 && server_.joined() == 0 && !was_stopped_)
-      raise<CommError>("the ranks ended with exit code {} before any of them joined the run",
-                       result);
+      raise<CommError>("the ranks ended with exit code {} before any of them joined the run{}",
+                       result, result == 128 + SIGKILL ? memory_kills_.text(SIGKILL, true) : "");
     return result;
   }
 
@@ -367,6 +368,7 @@ class Supervision {
     control::Verdict result = verdict;
     const int code = exit_code(*statuses_[0]);
     if (!direct() && verdict.kind == control::Verdict::Kind::kLost) {
+      if (code > 1) result.remedy = memory_kills_.text(code > 128 ? code - 128 : code << 8, true);
       if (code > 128)
         result.event = fmt::format("rank {} {}", verdict.rank, control::describe_exit(code - 128));
       else if (code > 1)
@@ -377,6 +379,7 @@ class Supervision {
 
   const SupervisorOptions options_;
   SignalNotes signals_;
+  const control::MemoryKills memory_kills_;
   control::Server server_;
   std::vector<Child> children_;
   std::vector<std::optional<int>> statuses_; ///< of waitpid, by child

@@ -1,12 +1,14 @@
 #include "pentatron/trainer/memory_plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "pentatron/base/error.h"
 #include "pentatron/models/parts.h"
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/parallel/context/zigzag.h"
+#include "pentatron/parallel/ddp/bucket.h"
 #include "pentatron/parallel/ddp/reduction.h"
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/trainer/adapters.h"
@@ -168,16 +170,21 @@ class Planner {
         std::max(1.0, static_cast<double>(replicas) /
                           static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
     const int64_t zero = shards > 1 ? c_.ddp.zero_stage : 0;
-    const auto share = [&](double all, int64_t from_stage) {
-      return zero >= from_stage ? all / shards : all;
+    const double whole_share =
+        zero > 0 ? largest_share_of_whole(rank, family, static_cast<int64_t>(shards)) : 1;
+    const auto share = [&](double all, double whole, int64_t from_stage) {
+      return zero >= from_stage ? (all - whole) / shards + whole * whole_share : all;
     };
     const double codes =
         zero > 0 ? coded_elements(rank, family) : 0; // a byte each, beside own values
-    m.weights += types_.element * (share(own.count - codes, 3) + share(codes, 1)) + share(codes, 3);
-    m.gradients += types_.acc * share(trained.count, 2);
-    m.optimizer += share(trained.state, 1);
+    const double whole_codes = std::min(codes, trained.whole_count);
+    m.weights += types_.element * (share(own.count - codes, trained.whole_count - whole_codes, 3) +
+                                   share(codes, whole_codes, 1)) +
+                 share(codes, whole_codes, 3);
+    m.gradients += types_.acc * share(trained.count, trained.whole_count, 2);
+    m.optimizer += share(trained.state, trained.whole_state, 1);
     if (trained.largest > 0)
-      m.update = std::max(m.update, update(rank, family, trained, zero, shards));
+      m.update = std::max(m.update, update(rank, family, trained, zero, whole_share));
     // Copies of gradients that are summed in 16 bits, of two buckets at a time.
     const double wire = replicas > 1 && !c_.ddp.grad_reduce_in_fp32 && types_.element < types_.acc
                             ? types_.element
@@ -187,7 +194,8 @@ class Planner {
           wire *
           std::min(trained.count, parallel::Reducer::kCopiesUnderWay *
                                       (static_cast<double>(c_.ddp.bucket_size) + trained.longest));
-    if (c_.offload.optimizer) m.disk += c_.offload.optimizer_fraction * share(trained.vectors, 1);
+    if (c_.offload.optimizer)
+      m.disk += c_.offload.optimizer_fraction * share(trained.vectors, trained.whole, 1);
     if (zero >= 2) {
       const Whole gradients =
           whole_at_once(rank, family, [](const Elements& e) { return e.count; });
@@ -212,16 +220,31 @@ class Planner {
                               (c_.ddp.overlap_param_gather ? passes * values.layer : 0));
   }
 
+  /// Of what rules need whole, which no two ranks share: the part that the rank with most owns.
+  double largest_share_of_whole(int rank, Family family, int64_t shards) const {
+    std::vector<int64_t> filled(static_cast<size_t>(shards), 0);
+    for (const auto& [kind, count] : held(rank)) {
+      const Kind& one = anatomy_.kinds.at(kind);
+      const std::vector<int64_t>& sizes =
+          family == &Parameters::dense ? one.whole_dense : one.whole_experts;
+      constexpr double kEnough = 1000; // segments; shares of more differ by less than a thousandth
+      for (double i = 0; i < std::min(count, kEnough) && !sizes.empty(); ++i)
+        parallel::share_out(sizes, filled);
+    }
+    const int64_t all = std::accumulate(filled.begin(), filled.end(), int64_t{0});
+    return all > 0 ? static_cast<double>(std::ranges::max(filled)) / static_cast<double>(all) : 0;
+  }
+
   /// Temporaries of the batch of parameters that needs most.
   double update(int rank, Family family, const Elements& trained, int64_t zero,
-                double shards) const {
-    double all = trained.whole_count / (zero > 0 ? shards : 1);
+                double whole_share) const {
+    double all = trained.whole_count * whole_share;
     if (zero >= 2) { // whose buckets are of one segment
       double segment = 0;
       for (const auto& [kind, count] : held(rank))
         if (count > 0)
           segment = std::max(segment, (anatomy_.kinds.at(kind).parameters.*family).whole_count);
-      all = std::min(all, segment / shards);
+      all = std::min(all, segment * whole_share);
     }
     const double batch =
         std::max(trained.largest, std::min(all, static_cast<double>(optim::AwayState::kWholePart)));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "pentatron/trainer/config.h"
+#include "pentatron/trainer/memory_changes.h"
 
 namespace pentatron::trainer {
 
@@ -60,9 +61,11 @@ std::string describe_limits(const Config& config, const MemoryPlan& plan,
                             std::optional<int64_t> free_bytes);
 
 /// Settings with which the run fits clearly into `free_bytes`: the nearest values, as `key=value`
-/// one after the other; words where none would.
-std::string memory_remedy(Config config, int world_size, const LocalRanks& here,
-                          int64_t free_bytes);
+/// one after the other; words where none would. First what leaves the training as it is (smaller
+/// microbatches, recomputation, ZeRO, offload to `folder`, each alone and together), then leaner
+/// optimizers, then smaller models. `folder` is by default that of offload_folder().
+std::string memory_remedy(Config config, int world_size, const LocalRanks& here, int64_t free_bytes,
+                          std::optional<OffloadFolder> folder = {});
 
 /// Throws ConfigError if the plan is more than `free_bytes` by more than estimates are wrong, and
 /// warns if it may be more, with the nearest values that would fit.

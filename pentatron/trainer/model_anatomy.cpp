@@ -34,17 +34,19 @@ Parameters local_part(const nn::Param& param, const nn::Coordinates& where, cons
   const double vectors = count * optim::vector_bytes(run.optimizer, param.spec(), dtype);
   const bool whole =
       optim::make_rule(run.optimizer, optim::rule_name(run.optimizer, param.spec()))->needs_whole();
-  const Elements elements = {
-      .count = count,
-      .state = count * optim::state_bytes(run.optimizer, param.spec(), dtype, where),
-      .padding = count - real_elements(param.spec(), where),
-      .vectors = vectors,
-      .whole = whole ? vectors : 0,
-      .whole_count = whole ? count : 0,
-      .linear = param.linear ? count : 0,
-      .longest = count,
-      .largest = whole ? count : 0,
-      .update = optim::update_bytes(run.optimizer, param.spec(), dtype, where)};
+  const double state = count * optim::state_bytes(run.optimizer, param.spec(), dtype, where);
+  const Elements elements = {.count = count,
+                             .state = state,
+                             .padding = count - real_elements(param.spec(), where),
+                             .vectors = vectors,
+                             .whole = whole ? vectors : 0,
+                             .whole_count = whole ? count : 0,
+                             .whole_state = whole ? state : 0,
+                             .linear = param.linear ? count : 0,
+                             .longest = count,
+                             .largest = whole ? count : 0,
+                             .update =
+                                 optim::update_bytes(run.optimizer, param.spec(), dtype, where)};
   if (param.group == nn::ReductionGroup::kExpert) return {.dense = {}, .experts = elements};
   return {.dense = elements, .experts = {}};
 }
@@ -182,6 +184,10 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
       if (param.adapter)
         anatomy.kinds[shared.kinds.back()].saved += types.element * saved_by_adapter(param, small);
     }
+    Kind& first = anatomy.kinds[shared.kinds.front()];
+    for (const auto& [elements, sizes] : {std::pair(&part.dense, &first.whole_dense),
+                                          std::pair(&part.experts, &first.whole_experts)})
+      if (elements->whole_count > 0) sizes->push_back(static_cast<int64_t>(elements->whole_count));
     if (shared.kinds.size() > 1) anatomy.shared.push_back(std::move(shared));
   }
   return anatomy;

@@ -31,7 +31,7 @@ struct Elements {
   double padding = 0; ///< of the count, rows of the vocabulary that are no parameters
   double vectors = 0; ///< bytes that offload.optimizer can move; of these
   double whole = 0;   ///< by rules that need whole parameters
-  double whole_count = 0;
+  double whole_count = 0, whole_state = 0;
   double linear = 0;              ///< of weights of linear layers
   double longest = 0;             ///< elements of the largest parameter
   double largest = 0;             ///< and of the largest of whole_count
@@ -45,6 +45,7 @@ struct Elements {
     vectors += times * more.vectors;
     whole += times * more.whole;
     whole_count += times * more.whole_count;
+    whole_state += times * more.whole_state;
     linear += times * more.linear;
     if (times <= 0) return;
     longest = std::max(longest, more.longest);
@@ -72,6 +73,8 @@ struct Parameters {
 /// A kind of segment on one tensor rank.
 struct Kind {
   Parameters parameters; ///< that its segments read
+  /// Elements of each of these that is in whole_count, by the segment that is their first reader.
+  std::vector<int64_t> whole_dense, whole_experts;
   double saved = 0;      ///< bytes kept from forward to backward, by token of train.seq_length
   double freed = 0;      ///< of these, by the parts that are recomputed
   double working = 0;    ///< what backward holds beside what is still kept, at most

@@ -329,7 +329,8 @@ Trainer::Trainer(Config config, const comm::Group& world, std::unique_ptr<RunFol
   try {
     state_ = std::make_unique<State>(std::move(config), world, std::move(folders));
   } catch (const std::exception& error) {
-    if (is_out_of_memory(error)) raise<Error>("{}", out_of_memory_text(given, world.size()));
+    const std::string memory = out_of_memory_text(given, world, error);
+    if (!memory.empty()) raise<Error>("{}", memory);
     throw;
   }
 }
@@ -386,8 +387,7 @@ TrainReport Trainer::run(const TrainerOptions& run_options) {
     report.plot = reporter.plot_path();
     return report;
   } catch (const std::exception& error) {
-    const std::string memory =
-        is_out_of_memory(error) ? out_of_memory_text(c, s.groups.world().size()) : "";
+    const std::string memory = out_of_memory_text(c, s.groups.world(), error);
     reporter.finish(fmt::format("error: {}", memory.empty() ? error.what() : memory));
     if (!memory.empty()) raise<Error>("{}", memory);
     throw;
@@ -415,6 +415,7 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
   }
   const double begin = monotonic_s();
   ContentionWatch watch;
+  MemoryPeakLog memory_peak(c, s.groups.world(), s.device);
   int64_t skipped_in_a_row = 0;
   FailedSaves failed(c.checkpoint.on_error, main_rank);
   CheckpointExporter exporter(c.checkpoint.export_weights == optim::WeightsKind::kEma,
@@ -553,8 +554,7 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
     const bool last = iteration == s.total_iterations;
     if (steps.reads_each() || last || reporter.prints(iteration)) account();
     ++report.steps;
-    if (report.steps == 2 && s.device.is_cpu())
-      log::info("{}", measured_memory(c, s.groups.world()));
+    memory_peak.after_step();
     if (const auto contention = main_rank ? watch.step(monotonic_s()) : std::nullopt)
       log::warning("{}\n  try: {}", contention->what, contention->remedy);
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {

@@ -7,21 +7,15 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <new>
 #include <regex>
 #include <sstream>
-#include <stdexcept>
-
-#include <sys/resource.h>
 
 #include "pentatron/base/format.h"
 #include "pentatron/base/free_disk.h"
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/models/presets.h"
-#include "pentatron/nn/memory/counting_allocator.h"
 #include "pentatron/trainer/checkpoint_space.h"
-#include "pentatron/trainer/memory_report.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/notices.h"
 #include "pentatron/trainer/runtime.h"
@@ -330,52 +324,6 @@ TEST(MemoryPlans, ShowEveryPipelineRank) {
   const std::string table = describe_limits(c, plan, kGiB);
   EXPECT_THAT(table, AllOf(HasSubstr("pipeline rank      weights"),
                            HasSubstr("\n                         3 ")));
-}
-
-TEST(MemoryReport, NamesTheLargestHoldersAndWhatWouldFit) {
-  nn::install_counting_allocator();
-  EXPECT_TRUE(is_out_of_memory(std::bad_alloc()));
-  EXPECT_FALSE(is_out_of_memory(std::runtime_error("other")));
-  const Config c = small_model({"train.micro_batch_size=64", "train.global_batch_size=64",
-                                "model.num_layers=12", "train.check_memory=false"});
-  // No more than about a third of what the run needs.
-  std::ifstream sizes("/proc/self/statm");
-  rlim_t pages = 0;
-  sizes >> pages;
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
-  Trainer trainer(c, {});
-  nn::reset_memory_peak(0);
-  const rlimit small{.rlim_cur = pages * 4096 + (rlim_t{400} << 20), .rlim_max = before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_AS, &small), 0);
-  const std::string message = error_of([&] { trainer.run(); });
-  ::setrlimit(RLIMIT_AS, &before);
-  EXPECT_THAT(message, AllOf(HasSubstr("out of memory: this rank used "), HasSubstr("activations "),
-                             HasSubstr("\n  try: "), HasSubstr("train.micro_batch_size=")));
-}
-
-TEST(MemoryReport, SaysWhatWasMeasuredBesideTheEstimate) {
-  nn::install_counting_allocator();
-  const Config c = small_model({"ddp.zero_stage=1"}, 2);
-  std::string text;
-  test::run_ranks(2, [&](const comm::Group& world) {
-    nn::reset_memory_peak(world.rank());
-    Trainer(c, world).run();
-    const std::string all = measured_memory(c, world);
-    if (world.rank() == 0) text = all;
-  });
-  EXPECT_THAT(text, AllOf(HasSubstr("memory peak  "), HasSubstr(" per rank (estimated "),
-                          HasSubstr("gradients "), HasSubstr("optimizer ")));
-}
-
-TEST(MemoryReport, KnowsNothingOfTheMatricesThatMeasureThePeak) {
-  nn::install_counting_allocator();
-  Config c = small_model({}, 1);
-  c.logger.peak_tflops.reset();
-  nn::reset_memory_peak(0);
-  const int64_t before = nn::memory_snapshot(0).total.current_bytes;
-  ASSERT_GT(find_peak(c, at::kCPU)->flops, 0);
-  EXPECT_LT(nn::memory_snapshot(0).total.peak_bytes - before, 1 << 20);
 }
 
 TEST(Notices, AreGivenForWhatChangesNothing) {

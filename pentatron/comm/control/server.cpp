@@ -2,6 +2,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/comm/control/diagnose.h"
+#include "pentatron/comm/control/memory_kill.h"
 #include "pentatron/comm/control/process.h"
 
 #include <algorithm>
@@ -15,7 +16,6 @@
 #include <mutex>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 
@@ -52,6 +52,7 @@ struct Rank {
   Connection connection;
   Descriptor process; ///< a pidfd, of a process on this machine
   int64_t pid = 0;    ///< likewise, or 0
+  bool near = false;  ///< whether its process is, or was, on this machine
   Clock::time_point heard;
   Clock::time_point reported; ///< when `view` came
   std::optional<int> exit_status;
@@ -59,16 +60,6 @@ struct Rank {
 };
 
 } // namespace
-
-std::string describe_exit(int wait_status) {
-  if (WIFSIGNALED(wait_status)) {
-    const int number = WTERMSIG(wait_status);
-    const char* name = ::sigabbrev_np(number);
-    return fmt::format("was killed by signal {}{}", number,
-                       name ? fmt::format(" (SIG{})", name) : "");
-  }
-  return fmt::format("ended too early with exit code {}", WEXITSTATUS(wait_status));
-}
 
 SilenceLimits silence_limits(double heartbeat_s, double timeout_s) {
   return {std::max(2.5 * heartbeat_s, 0.3),
@@ -291,8 +282,8 @@ class Server::Loop {
     stranger.connection.close();
     rank.heard = now_;
     // A rank in this very process cannot be killed alone.
-    const bool near = !machine_.empty() && join->machine == machine_;
-    if (near && join->pid > 1 && join->pid != ::getpid()) {
+    rank.near = !machine_.empty() && join->machine == machine_;
+    if (rank.near && join->pid > 1 && join->pid != ::getpid()) {
       rank.pid = join->pid;
       rank.process = open_process(join->pid);
     }
@@ -473,6 +464,7 @@ class Server::Loop {
                                   status ? describe_exit(*status)
                                          : "died: its process ended without reporting an error");
       verdict.where = where_lost(ranks, suspicion.rank);
+      verdict.remedy = memory_kills_.text(status, ranks_[suspicion.rank].near);
       break;
     }
     case Kind::kFailed:
@@ -549,6 +541,7 @@ class Server::Loop {
   std::deque<Stranger> strangers_;
   std::vector<Rank> ranks_;
   const std::string machine_;
+  const MemoryKills memory_kills_;
   std::optional<Suspicion> suspicion_;
   std::optional<Clock::time_point> decided_;
   bool ended_ = false, closing_ = false;

@@ -15,12 +15,13 @@ struct Verdict {
   };
 
   Kind kind = Kind::kFinding;
-  int rank = -1;     ///< rank that caused it, or -1
-  std::string event; ///< "rank 2 was killed by signal 9 (SIGKILL)", or the whole sentence
-  std::string where; ///< " while in ...", or empty
-  int exit_code = 1; ///< of the run: 2 if its configuration is not valid
+  int rank = -1;           ///< rank that caused it, or -1
+  std::string event;       ///< "rank 2 was killed by signal 9 (SIGKILL)", or the whole sentence
+  std::string where;       ///< " while in ...", or empty
+  int exit_code = 1;       ///< of the run: 2 if its configuration is not valid
+  std::string remedy = {}; ///< lines that say what may have happened and what to try, or empty
 
-  std::string sentence() const { return event + where; }
+  std::string sentence() const { return event + where + remedy; }
 };
 
 /// Describes a status of waitpid(): "was killed by signal 9 (SIGKILL)", "ended too early with exit

@@ -8,9 +8,16 @@ namespace pentatron::nn {
 
 int64_t peak_memory_bytes(at::Device device, int rank) {
   if (device.is_cpu()) return memory_snapshot(rank).total.peak_bytes;
+  return device_memory(device).peak_allocated;
+}
+
+DeviceMemory device_memory(at::Device device) {
   const auto stats = at::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-  using Type = c10::CachingAllocator::StatType;
-  return stats.allocated_bytes[static_cast<size_t>(Type::AGGREGATE)].peak;
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return {.allocated = stats.allocated_bytes[kAll].current,
+          .peak_allocated = stats.allocated_bytes[kAll].peak,
+          .reserved = stats.reserved_bytes[kAll].current,
+          .peak_reserved = stats.reserved_bytes[kAll].peak};
 }
 
 } // namespace pentatron::nn

@@ -12,4 +12,11 @@ namespace pentatron::nn {
 /// later are not counted.
 int64_t peak_memory_bytes(at::Device device, int rank);
 
+/// What the caching allocator of a device that is not a CPU says, in bytes.
+struct DeviceMemory {
+  int64_t allocated = 0, peak_allocated = 0; ///< of tensors
+  int64_t reserved = 0, peak_reserved = 0;   ///< with what it keeps for later
+};
+DeviceMemory device_memory(at::Device device);
+
 } // namespace pentatron::nn

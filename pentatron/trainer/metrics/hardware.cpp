@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/control_group.h"
 #include "pentatron/base/format.h"
 #include "pentatron/trainer/metrics/train_log.h"
 
@@ -106,33 +107,16 @@ void read_caches(const fs::path& root, Machine& machine) {
   }
 }
 
-/// Version 2 of control groups, else version 1; only the limits of the mounted root, which is the
-/// container's own.
-void read_control_group(const fs::path& root, Machine& machine) {
-  const fs::path group = root / "sys/fs/cgroup";
-  std::istringstream quota(read_text(group / "cpu.max"));
-  double limit = 0, period = 0;
-  if (quota >> limit >> period && period > 0) machine.cpu_quota = limit / period;
-  if (const auto v1 = read_number(group / "cpu/cpu.cfs_quota_us"); v1 && *v1 > 0) {
-    machine.cpu_quota =
-        static_cast<double>(*v1) /
-        static_cast<double>(read_number(group / "cpu/cpu.cfs_period_us").value_or(100'000));
+void read_limits(const fs::path& root, Machine& machine) {
+  const ControlGroup group = read_control_group(root);
+  machine.cpu_quota = group.cpu_quota;
+  machine.memory_used_bytes = group.memory_used_bytes;
+  if (!group.memory_limit_bytes) return;
+  // A limit above the memory of the machine limits nothing.
+  if (machine.memory_bytes == 0 || *group.memory_limit_bytes < machine.memory_bytes) {
+    machine.memory_limit_bytes = group.memory_limit_bytes;
+    machine.memory_limit_free_bytes = group.memory_free_bytes;
   }
-  auto memory = read_number(group / "memory.max");
-  if (!memory) memory = read_number(group / "memory/memory.limit_in_bytes");
-  // Version 1 spells "no limit" as a number near 2^63.
-  if (memory && *memory > 0 && (machine.memory_bytes == 0 || *memory < machine.memory_bytes)) {
-    machine.memory_limit_bytes = memory;
-  }
-  auto used = read_number(group / "memory.current");
-  if (!used) used = read_number(group / "memory/memory.usage_in_bytes");
-  for (const fs::path& file : {group / "memory.stat", group / "memory/memory.stat"}) {
-    std::istringstream words(read_text(file));
-    int64_t bytes = 0;
-    for (std::string key; used && words >> key >> bytes;)
-      if (key == "inactive_file" || key == "active_file") *used -= bytes;
-  }
-  machine.memory_used_bytes = std::max<int64_t>(used.value_or(0), 0);
 }
 
 /// "always [madvise] never" chooses madvise.
@@ -256,7 +240,7 @@ Machine read_machine(const fs::path& root) {
   read_cpuinfo(root, machine);
   read_meminfo(root, machine);
   read_caches(root, machine);
-  read_control_group(root, machine);
+  read_limits(root, machine);
   machine.governor = read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
   machine.huge_pages = chosen(read_text(root / "sys/kernel/mm/transparent_hugepage/enabled"));
   machine.numa_nodes = count_nodes(root);
@@ -275,8 +259,7 @@ Machine read_machine(const fs::path& root) {
 std::optional<int64_t> free_memory_bytes(const Machine& machine) {
   if (machine.available_bytes <= 0) return std::nullopt;
   int64_t bytes = machine.available_bytes + machine.swap_bytes - machine.swap_used_bytes;
-  if (machine.memory_limit_bytes)
-    bytes = std::min(bytes, *machine.memory_limit_bytes - machine.memory_used_bytes);
+  if (machine.memory_limit_free_bytes) bytes = std::min(bytes, *machine.memory_limit_free_bytes);
   return std::max<int64_t>(bytes, 0);
 }
 

@@ -29,8 +29,9 @@ struct Machine {
   std::vector<Cache> caches; ///< of the first processor
   int64_t memory_bytes = 0;
   int64_t available_bytes = 0;
-  std::optional<int64_t> memory_limit_bytes; ///< of its control group
-  int64_t memory_used_bytes = 0; ///< of its control group, without what it only caches of files
+  std::optional<int64_t> memory_limit_bytes; ///< the smallest of its control groups
+  int64_t memory_used_bytes = 0;             ///< of the group with that limit, without cached files
+  std::optional<int64_t> memory_limit_free_bytes; ///< the least that a limit of a group leaves
   int64_t swap_bytes = 0;
   int64_t swap_used_bytes = 0;
   int64_t shared_memory_bytes = 0; ///< free in /dev/shm
