@@ -40,7 +40,7 @@ class Applier {
                            fmt::format("{} is a key of a section, which YAML nests", full),
                            nested(member.key, node));
       } else if (found.entry == nullptr || member.key.find('.') != std::string::npos) {
-        add_unknown(root_, whole_, full, where, violations_);
+        add_unknown(root_, whole_, full, member.value.text, where, violations_);
       } else if (found.entry->section != nullptr) {
         section(*found.entry->section, static_cast<std::byte*>(object) + found.entry->offset,
                 member.value, full);
@@ -113,7 +113,7 @@ class Applier {
     if (suggestion.empty() && !parsed.suggestion.empty())
       suggestion = fmt::format("{}={}", path, parsed.suggestion);
     if (suggestion.empty() && shown(node) == "null") suggestion = "remove " + path;
-    if (suggestion.empty() && entry.type->kind != Kind::kEnum) // what it was before
+    if (suggestion.empty()) // what it was before
       suggestion = fmt::format("{}={}", path, format_value(*entry.type, read_entry(entry, object)));
     violations_.add_at(where, path, fmt::format("{}={} {}", path, shown(node), parsed.cause),
                        std::move(suggestion));
@@ -271,11 +271,11 @@ void apply_override(const Schema& schema, void* object, std::string_view assignm
     violations.add_at(where, path, "no key before =", "section.key=value");
     return;
   }
+  const std::string_view text = trim(assignment.substr(equals + 1));
   if (found.entry == nullptr) {
-    add_unknown(schema, object, path, where, violations);
+    add_unknown(schema, object, path, text, where, violations);
     return;
   }
-  const std::string_view text = trim(assignment.substr(equals + 1));
   Applier applier(schema, object, where, violations);
   std::optional<Node> node;
   if (found.entry->section != nullptr) {

@@ -177,7 +177,7 @@ constexpr CommonName kCommonNames[] = {
     {"", "zero", "ddp.zero_stage"},
 };
 
-/// Kinds of models that other programs know, and the type here.
+/// Values that other programs know, and what says the same here.
 struct CommonValue {
   std::string_view path, value, settings;
 };
@@ -209,6 +209,12 @@ constexpr CommonValue kCommonValues[] = {
      "model.type=bert model.num_tokentypes=1 model.position_offset=2 model.binary_head=false "
      "dataset.bert_binary_head=none, or --hf DIR for a Hugging Face model"},
     {"model.type", "flan-t5", "model.type=t5, or --hf DIR for a Hugging Face model"},
+    {"mixed_precision.fp4", "nvfp4", "mixed_precision.fp4=e2m1"},
+    {"mixed_precision.fp4", "true", "mixed_precision.fp4=e2m1"},
+    {"mixed_precision.fp8", "true", "mixed_precision.fp8=hybrid"},
+    {"mixed_precision.fp8_recipe", "current", "mixed_precision.fp8_recipe=tensorwise"},
+    {"mixed_precision.fp8_recipe", "subchannel", "mixed_precision.fp8_recipe=blockwise"},
+    {"mixed_precision.recipe", "16-mixed", "mixed_precision.recipe=fp16_mixed"}, // Lightning
 };
 
 std::string_view listed(std::string_view section, std::string_view name) {

@@ -36,6 +36,8 @@ constexpr MegatronName kNames[] = {
     {"clip_grad", "optimizer.clip_grad"},
     {"context_parallel_size", "parallel.context_parallel_size"},
     {"cp_comm_type", "parallel.cp_comm_type"},
+    {"cpu_offloading", "offload.activations=true"},
+    {"cpu_offloading_num_layers", "offload.num_layers"},
     {"data_args_path", "dataset.path"},
     {"data_cache_path", "dataset.data_cache_path"},
     {"data_parallel_sharding_strategy", "ddp.zero_stage=STAGE"},
@@ -45,6 +47,7 @@ constexpr MegatronName kNames[] = {
     {"decoder_last_pipeline_num_layers", "parallel.num_layers_in_last_pipeline_stage"},
     {"decoder_num_layers", "model.num_decoder_layers"},
     {"decoder_seq_length", "dataset.decoder_seq_length"},
+    {"decoupled_lr", "optimizer.param_groups=[\"embedding.word.* lr_mult=FACTOR\"]"},
     {"disable_bias_linear", "model.add_qkv_bias=false and model.add_attention_proj_bias=false and "
                             "model.add_mlp_bias=false"},
     {"dist_ckpt_strictness", "checkpoint.strictness"},
@@ -69,8 +72,11 @@ constexpr MegatronName kNames[] = {
     {"fim_rate", "dataset.fim_rate"},
     {"fim_spm_rate", "dataset.fim_spm_rate"},
     {"fim_suffix_token", "dataset.fim_suffix_token"},
+    {"fine_grained_activation_offloading", "offload.activations=true"},
     {"finetune", "checkpoint.finetune=true"},
     {"fp16", "dtype=fp16"},
+    {"fp4_format", "mixed_precision.fp4"},
+    {"fp8_format", "mixed_precision.fp8"},
     {"full_validation", "dataset.full_validation=true"},
     {"gated_linear_unit", "model.activation_func=swiglu"},
     {"global_batch_size", "train.global_batch_size"},
@@ -171,6 +177,8 @@ constexpr MegatronName kNames[] = {
     {"num_workers", "dataset.num_workers"},
     {"openai_gelu", "model.activation_func=gelu_tanh"},
     {"optimizer", "optimizer.optimizer"},
+    {"optimizer_cpu_offload", "offload.optimizer=true"},
+    {"optimizer_offload_fraction", "offload.optimizer_fraction"},
     {"original_max_position_embeddings", "model.rope_scaling.original_max_position_embeddings"},
     {"overlap_grad_reduce", "ddp.overlap_grad_reduce=true"},
     {"overlap_moe_expert_parallel_comm", "comm_overlap.moe_expert_parallel=true"},
@@ -234,6 +242,8 @@ constexpr MegatronName kNames[] = {
     {"use_custom_fsdp", "ddp.zero_stage=3"},
     {"use_distributed_optimizer", "ddp.zero_stage=1"},
     {"use_megatron_fsdp", "ddp.zero_stage=3"},
+    {"use_precision_aware_optimizer",
+     "optimizer.exp_avg_dtype=TYPE and optimizer.exp_avg_sq_dtype=TYPE"},
     {"use_pytorch_profiler", "profiling.trace=true"},
     {"use_rope_scaling", "model.rope_scaling.type=llama3"},
     {"use_rotary_position_embeddings", "model.position_embedding_type=rope"},
@@ -260,6 +270,29 @@ constexpr MegatronName kNames[] = {
      "model.rope_scaling.original_max_position_embeddings"},
 };
 
+struct MegatronNote {
+  std::string_view flag, note;
+};
+constexpr MegatronNote kNotes[] = {
+    {"decoupled_lr", "FACTOR is its ratio to optimizer.lr, and an output layer with weights of its "
+                     "own needs \"output.* lr_mult=FACTOR\", too"},
+    {"decoupled_min_lr", "the factors lr_mult of optimizer.param_groups apply to optimizer.min_lr"},
+    {"main_grads_dtype", "gradients are always summed in fp32"},
+    {"main_params_dtype", "master weights are always in fp32"},
+    {"offload_modules", "offload.activations=true moves the activations of all parts of a layer"},
+};
+
+/// The name of a flag or key: "num_experts".
+std::string flag_of(std::string_view typed) {
+  typed = typed.substr(0, typed.find('='));
+  while (typed.starts_with('-')) typed.remove_prefix(1);
+  if (const size_t dot = typed.rfind('.'); dot != std::string_view::npos)
+    typed.remove_prefix(dot + 1);
+  std::string flag(typed);
+  std::ranges::replace(flag, '-', '_');
+  return flag;
+}
+
 } // namespace
 
 std::span<const MegatronName> megatron_names() {
@@ -267,14 +300,13 @@ std::span<const MegatronName> megatron_names() {
 }
 
 std::string_view setting_of_megatron(std::string_view typed) {
-  typed = typed.substr(0, typed.find('='));
-  while (typed.starts_with('-')) typed.remove_prefix(1);
-  if (const size_t dot = typed.rfind('.'); dot != std::string_view::npos)
-    typed.remove_prefix(dot + 1);
-  std::string flag(typed);
-  std::ranges::replace(flag, '-', '_');
-  const auto* const found = std::ranges::find(kNames, flag, &MegatronName::flag);
+  const auto* const found = std::ranges::find(kNames, flag_of(typed), &MegatronName::flag);
   return found == std::end(kNames) ? std::string_view() : found->setting;
+}
+
+std::string_view note_on_megatron(std::string_view typed) {
+  const auto* const found = std::ranges::find(kNotes, flag_of(typed), &MegatronNote::flag);
+  return found == std::end(kNotes) ? std::string_view() : found->note;
 }
 
 } // namespace pentatron::config

@@ -53,6 +53,22 @@ std::optional<size_t> path_nearness(std::string_view typed, std::string_view can
   return sections ? 2 * *names + *sections : 2 * *names + 3;
 }
 
+/// Megatron's setting with what was typed: "train.recompute" is "train.recompute=full" for a value
+/// that the key takes, and "offload.optimizer=true" is false for a flag that is false.
+std::string with_value(const Schema& root, std::string_view setting, std::string_view value) {
+  if (value.empty() || setting.find(' ') != std::string_view::npos) return std::string(setting);
+  const bool turned_off = value == "false" || value == "False";
+  for (const auto& [stated, opposite] : {std::pair("=true", "=false"), {"=false", "=true"}})
+    if (turned_off && setting.ends_with(stated))
+      return std::string(setting.substr(0, setting.rfind('='))) + opposite;
+  const Found key = find(root, nullptr, setting);
+  if (key.entry == nullptr || key.entry->type == nullptr ||
+      value.find_first_of(" \n") != std::string_view::npos ||
+      !parse_value(*key.entry->type, scalar_node(value)).value)
+    return std::string(setting);
+  return fmt::format("{}={}", setting, value);
+}
+
 } // namespace
 
 void check_schema(const Schema& schema) {
@@ -125,14 +141,19 @@ std::string nearest_path(const Schema& schema, const void* object, std::string_v
 }
 
 void add_unknown(const Schema& root, const void* object, std::string_view path,
-                 std::string_view where, Violations& violations) {
+                 std::string_view value, std::string_view where, Violations& violations) {
+  const std::string_view note = note_on_megatron(path);
+  const std::string cause =
+      fmt::format("{} is not a key{}{}", excerpt(path, 120), note.empty() ? "" : ": ", note);
+  if (!note.empty() && setting_of_megatron(path).empty())
+    return violations.add_at(where, path, cause, fmt::format("remove {}", path));
   // What another program calls by that name, of whatever variant: the next error names that.
   const auto known = [&root](std::string_view setting) {
     const std::string_view key = setting.substr(0, setting.find_first_of("= "));
     return key.starts_with("--") || (!key.empty() && find(root, nullptr, key).entry != nullptr);
   };
   std::string suggestion(setting_of_common_name(path));
-  if (!known(suggestion)) suggestion = setting_of_megatron(path);
+  if (!known(suggestion)) suggestion = with_value(root, setting_of_megatron(path), value);
   const bool unnamed = path.ends_with('.'); // a key of a section, without its name
   if (!known(suggestion)) suggestion = unnamed ? "" : nearest_path(root, object, path);
   if (suggestion.empty()) {
@@ -144,8 +165,7 @@ void add_unknown(const Schema& root, const void* object, std::string_view path,
       if (has(schema, entry, of))
         suggestion += fmt::format("{}{}", suggestion.empty() ? "one of " : ", ", entry.name);
   }
-  violations.add_at(where, path, fmt::format("{} is not a key", excerpt(path, 120)),
-                    std::move(suggestion));
+  violations.add_at(where, path, cause, std::move(suggestion));
 }
 
 } // namespace pentatron::config

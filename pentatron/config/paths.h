@@ -26,8 +26,9 @@ Found find(const Schema& schema, void* object, std::string_view path);
 /// fields for some variants of a section only those that `object` has; null: all.
 std::string nearest_path(const Schema& schema, const void* object, std::string_view path);
 
-/// Records "path is not a key" with the nearest one that `object` has.
+/// Records "path is not a key" with the nearest one that `object` has. `value` is the scalar that
+/// was given to it; empty: none was.
 void add_unknown(const Schema& root, const void* object, std::string_view path,
-                 std::string_view where, Violations& violations);
+                 std::string_view value, std::string_view where, Violations& violations);
 
 } // namespace pentatron::config

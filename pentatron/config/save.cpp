@@ -80,7 +80,7 @@ std::string get(const Schema& schema, const void* object, std::string_view path)
   const Found found = find(schema, const_cast<void*>(object), path); // read only below
   if (found.entry == nullptr || found.entry->type == nullptr) {
     Violations violations;
-    add_unknown(schema, object, path, "", violations);
+    add_unknown(schema, object, path, /*value=*/"", /*where=*/"", violations);
     violations.throw_if_any();
   }
   return format_value(*found.entry->type, read_entry(*found.entry, found.object));

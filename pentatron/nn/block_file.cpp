@@ -14,15 +14,18 @@
 namespace pentatron::nn {
 
 BlockFile::BlockFile(const std::filesystem::path& folder) : folder_(folder) {
-  std::error_code ignored;
-  std::filesystem::create_directories(folder, ignored);
+  std::error_code created;
+  std::filesystem::create_directories(folder, created);
   file_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file_ < 0) { // a file system without it
     std::string name = (folder / "pentatron-offload-XXXXXX").string();
     file_ = ::mkostemp(name.data(), O_CLOEXEC);
     if (file_ >= 0) ::unlink(name.c_str());
   }
-  if (file_ < 0) fail("write to", errno);
+  if (file_ >= 0) return;
+  const int reason = created ? created.value() : errno;
+  raise<Error>("offload.dir={} cannot be written: {}\n  try: offload.dir=/var/tmp", folder.string(),
+               std::strerror(reason));
 }
 
 BlockFile::~BlockFile() {

@@ -446,9 +446,10 @@ optim::TrainLength train_length(const TrainConfig& train) {
 void check_config(const Config& config, int world_size, config::Violations& violations) {
   config::validate(config, violations);
   check_ranks(config, world_size, violations);
-  if (violations.empty())
-    check_batch_sizes(config.train, parallelize::data_parallel_size(config.parallel, world_size),
-                      violations);
+  if (!violations.empty()) return;
+  check_batch_sizes(config.train, parallelize::data_parallel_size(config.parallel, world_size),
+                    violations);
+  check_offloaded_layers(config, violations);
 }
 
 } // namespace pentatron::trainer

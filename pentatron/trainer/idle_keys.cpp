@@ -48,8 +48,15 @@ IdleKeys of_optimizer(const Config& config) {
           {"optimizer", "sgd_", kind != OptimizerKind::kSgd, other},
           {"optimizer", "lion_", kind != OptimizerKind::kLion, other},
           {"optimizer", "muon_", !muon, other},
+          {"optimizer", "muon_split_qkv", muon && config.model.multi_latent_attention,
+           "model.multi_latent_attention=true has no fused projection of queries, keys and values"},
           {"optimizer", "adaptive_muon_", kind != OptimizerKind::kAdaptiveMuon, other},
-          {"optimizer", "adafactor_", kind != OptimizerKind::kAdafactor, other}};
+          {"optimizer", "adafactor_", kind != OptimizerKind::kAdafactor, other},
+          {"optimizer", "adafactor_min_scale", !c.adafactor_scale_parameter,
+           "optimizer.adafactor_scale_parameter=false"},
+          {"optimizer", "ema_decay",
+           config.checkpoint.save.empty() && config.train.eval_weights != optim::WeightsKind::kEma,
+           "checkpoint.save is empty, and train.eval_weights=model"}};
 }
 
 IdleKeys of_scheduler(const Config& config) {
@@ -137,6 +144,9 @@ IdleKeys of_training(const Config& config) {
       {"train", "train_iters", c.train_samples.has_value(),
        fmt::format("train.train_samples={} replaces it", c.train_samples.value_or(0))},
       {"train", "eval_iters", c.eval_interval == 0, "train.eval_interval=0"},
+      {"train", "eval_weights",
+       c.eval_interval == 0 && config.eval.tasks.empty() && config.logger.sample_prompts.empty(),
+       "train.eval_interval=0, and eval.tasks and logger.sample_prompts are empty"},
       {"train", "eval_iters", all, "dataset.full_validation=true"},
       {"train", "max_skipped_iterations", c.on_nan == OnNan::kStop, "train.on_nan=stop"},
       {"eval", "", config.eval.tasks.empty(), "eval.tasks is empty"},
@@ -181,6 +191,9 @@ IdleKeys of_ranks(const Config& config, int world_size) {
       parallelize::data_parallel_size(c, world_size) * c.context_parallel_size == 1 &&
       (!config.model.num_moe_experts || parallelize::expert_data_size(c, world_size) == 1);
   const bool wide = config.dtype == Precision::kFp32 || config.dtype == Precision::kFp64;
+  // Recipes in fp16 set ddp.grad_reduce_in_fp32=false.
+  const bool of_recipe =
+      config.mixed_precision.recipe != PrecisionRecipe::kNone && config.dtype == Precision::kFp16;
   const std::string pipeline = "there is only one pipeline rank",
                     replica = "there is only one data-parallel rank";
   return {
@@ -197,8 +210,7 @@ IdleKeys of_ranks(const Config& config, int world_size) {
       {"comm_overlap", "tp", c.tensor_model_parallel_size == 1,
        "there is only one tensor-parallel rank"},
       {"ddp", "overlap_", one_replica, replica},
-      {"ddp", "grad_reduce_in_fp32",
-       one_replica && config.mixed_precision.recipe == PrecisionRecipe::kNone, replica},
+      {"ddp", "grad_reduce_in_fp32", one_replica && !of_recipe, replica},
       {"ddp", "grad_reduce_in_fp32", wide,
        fmt::format("dtype={} is the data type of all gradients", config::to_string(config.dtype))}};
 }

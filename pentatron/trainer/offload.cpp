@@ -8,6 +8,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/free_disk.h"
+#include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {
@@ -60,6 +61,16 @@ void check_offload(const Config& config, config::Violations& violations) {
                                "and optimizer state to host memory",
                                offload.dir),
                    "offload.dir=\"\"");
+}
+
+void check_offloaded_layers(const Config& config, config::Violations& violations) {
+  if (!config.offload.activations || config.offload.num_layers > 0 ||
+      most_layers_of_a_stage(config) > 1)
+    return;
+  violations.add("offload.activations",
+                 "offload.activations=true has no effect with offload.num_layers=0: each pipeline "
+                 "stage has one layer, and the activations of its last layer are not moved",
+                 "offload.num_layers=1");
 }
 
 std::shared_ptr<nn::Offload> activation_offload(const OffloadConfig& config, at::Device device) {

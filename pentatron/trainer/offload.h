@@ -12,6 +12,8 @@ namespace pentatron::trainer {
 
 /// Adds violations for settings of the section that have no effect or need a folder.
 void check_offload(const Config& config, config::Violations& violations);
+/// The same of offload.activations, in a configuration whose pipeline stages are valid.
+void check_offloaded_layers(const Config& config, config::Violations& violations);
 
 /// Of one rank; null: nothing leaves.
 std::shared_ptr<nn::Offload> activation_offload(const OffloadConfig& config, at::Device device);

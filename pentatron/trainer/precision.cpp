@@ -78,6 +78,13 @@ void MixedPrecisionConfig::validate(config::Violations& violations, std::string_
                                "precision of the same matrix products",
                                prefix, config::to_string(fp4), prefix, config::to_string(fp8)),
                    prefix + "fp8=none");
+  if (first_last_layers_bf16 && num_layers_at_start_in_bf16 == 0 && num_layers_at_end_in_bf16 == 0)
+    violations.add(
+        prefix + "first_last_layers_bf16",
+        fmt::format("{0}first_last_layers_bf16=true has no effect with "
+                    "{0}num_layers_at_start_in_bf16=0 and {0}num_layers_at_end_in_bf16=0",
+                    prefix),
+        prefix + "first_last_layers_bf16=false");
   if (initial_loss_scale < min_loss_scale && min_loss_scale <= kMostLossScale)
     violations.add(prefix + "initial_loss_scale",
                    fmt::format("{}initial_loss_scale={:g} is less than {}min_loss_scale={:g}",
@@ -136,6 +143,39 @@ void apply_recipe(PrecisionRecipe recipe, Config& config) {
 
 namespace {
 
+/// Whether the name of the recipe says the data types and scales of the run.
+bool says(const RecipeEntry& entry, const Config& config) {
+  const MixedPrecisionConfig& c = config.mixed_precision;
+  const bool fp8 = c.fp8 != Fp8Format::kNone;
+  return entry.dtype == config.dtype && entry.fp4 == c.fp4 &&
+         (entry.fp8 != Fp8Format::kNone) == fp8 && (!fp8 || entry.fp8_recipe == c.fp8_recipe);
+}
+
+/// What the name of a recipe says, other keys cannot change.
+void check_recipe(const Config& config, config::Violations& violations) {
+  const MixedPrecisionConfig& c = config.mixed_precision;
+  const auto* const own = std::ranges::find(kRecipeEntries, c.recipe, &RecipeEntry::recipe);
+  if (own == kRecipeEntries.end() || says(*own, config)) return;
+  const auto conflict = [&](const char* key, auto given, auto meant) {
+    const auto* const other = std::ranges::find_if(
+        kRecipeEntries, [&](const RecipeEntry& entry) { return says(entry, config); });
+    std::string remedy = fmt::format("{}={}", key, config::to_string(meant));
+    if (other != kRecipeEntries.end())
+      remedy =
+          fmt::format("mixed_precision.recipe={}, or {}", config::to_string(other->recipe), remedy);
+    violations.add(key,
+                   fmt::format("{}={} contradicts mixed_precision.recipe={}, which sets {}={}", key,
+                               config::to_string(given), config::to_string(c.recipe), key,
+                               config::to_string(meant)),
+                   remedy);
+  };
+  if (config.dtype != own->dtype) return conflict("dtype", config.dtype, own->dtype);
+  if (c.fp4 != own->fp4) return conflict("mixed_precision.fp4", c.fp4, own->fp4);
+  if ((c.fp8 == Fp8Format::kNone) != (own->fp8 == Fp8Format::kNone))
+    return conflict("mixed_precision.fp8", c.fp8, own->fp8);
+  conflict("mixed_precision.fp8_recipe", c.fp8_recipe, own->fp8_recipe);
+}
+
 void check_param_gather(const Config& config, config::Violations& violations) {
   const MixedPrecisionConfig& c = config.mixed_precision;
   const std::string key = "ddp.fp8_param_gather";
@@ -190,6 +230,7 @@ void check_gpu_precision(const Config& config, config::Violations& violations) {
 
 void check_precision(const Config& config, config::Violations& violations) {
   const MixedPrecisionConfig& c = config.mixed_precision;
+  check_recipe(config, violations);
   check_param_gather(config, violations);
   if (c.low_precision() && !on_cpu(config.device)) check_gpu_precision(config, violations);
 }

@@ -91,8 +91,10 @@ struct MixedPrecisionConfig {
     using config::field;
     return std::tuple{
         field("recipe", &C::recipe,
-              "name of a Megatron Bridge recipe that sets dtype and the other keys of "
-              "mixed_precision together; keys that are given explicitly keep their value"),
+              "name of a Megatron Bridge recipe that sets dtype, the other keys of mixed_precision "
+              "and ddp.grad_reduce_in_fp32 together; keys that are given explicitly keep their "
+              "value, but must not contradict the name of the recipe: bf16_mixed is an error with "
+              "dtype=fp16"),
         field("fp8", &C::fp8,
               "compute the matrix products of linear layers and experts in FP8; e4m3: all operands "
               "in e4m3; hybrid: gradients in e5m2, which has a larger range, other operands in "

@@ -26,18 +26,10 @@ namespace {
 /// The plan is an estimate.
 constexpr double kUsed = 0.9;
 
-/// Sets of parts, each with those of the set before: in the order in which they cost little for a
-/// byte. Parts that a model does not have change nothing.
-std::vector<std::vector<nn::Part>> sets_of_parts() {
-  using nn::Part;
-  std::vector<std::vector<nn::Part>> sets = {{Part::kMlpActivation, Part::kMoeActivation}};
-  for (const Part next : {Part::kNorm, Part::kMlaUpProj, Part::kCoreAttention, Part::kSharedExperts,
-                          Part::kMoe, Part::kMlp}) {
-    sets.push_back(sets.back());
-    sets.back().push_back(next);
-  }
-  return sets;
-}
+/// Every part that layers may have, in the order in which a set of them is told.
+constexpr nn::Part kParts[] = {
+    nn::Part::kMlpActivation, nn::Part::kMoeActivation, nn::Part::kNorm, nn::Part::kMlaUpProj,
+    nn::Part::kCoreAttention, nn::Part::kSharedExperts, nn::Part::kMoe,  nn::Part::kMlp};
 
 std::string settings_of(const TrainConfig& train) {
   if (train.recompute == Recompute::kNone) return "none";
@@ -91,12 +83,17 @@ int64_t most_layers_of_a_stage(const Config& config) {
 static std::vector<nn::Part> parts_there(const models::ModelConfig& model,
                                          std::vector<nn::Part> parts) {
   using nn::Part;
-  const bool experts = model.num_moe_experts.has_value();
+  const models::ModelConfig few = model.with_one_layer(); // of each kind
+  bool dense = false, experts = false;
+  for (int64_t i = 0; i < few.num_layers; ++i) (few.is_moe_layer(i) ? experts : dense) = true;
+  const bool shared = experts && model.moe_shared_expert_intermediate_size;
   std::erase_if(parts, [&](Part part) {
     return part == Part::kMlaUpProj                             ? !model.multi_latent_attention
            : part == Part::kMoe || part == Part::kMoeActivation ? !experts
-           : part == Part::kSharedExperts ? !model.moe_shared_expert_intermediate_size
-                                          : false;
+           : part == Part::kSharedExperts                       ? !shared
+           : part == Part::kMlp                                 ? !dense
+           : part == Part::kMlpActivation                       ? !dense && !shared
+                                                                : false;
   });
   return parts;
 }
@@ -126,9 +123,12 @@ RecomputeChoice choose_recomputation(Config& config, int world_size, const Local
   std::vector<Choice> choices = {weigh(train)};
   if (choices.front().bytes > room) {
     train.recompute = Recompute::kSelective;
-    for (const std::vector<nn::Part>& parts : sets_of_parts()) {
-      train.recompute_modules = parts_there(config.model, parts);
-      if (train.recompute_modules.empty()) continue;
+    const std::vector<nn::Part> parts =
+        parts_there(config.model, {std::begin(kParts), std::end(kParts)});
+    for (size_t set = 1; set < size_t{1} << parts.size(); ++set) {
+      train.recompute_modules.clear();
+      for (size_t i = 0; i < parts.size(); ++i)
+        if ((set >> i & 1) != 0) train.recompute_modules.push_back(parts[i]);
       choices.push_back(weigh(train));
     }
     train.recompute_modules = TrainConfig{}.recompute_modules;
@@ -223,11 +223,16 @@ void check_recomputation(const TrainConfig& train, const models::ModelConfig& mo
                    names(defaults.recompute_modules));
   const std::vector<nn::Part> there = parts_there(model, train.recompute_modules);
   if (there.size() == train.recompute_modules.size() && !there.empty()) return;
+  std::vector<std::string_view> missing;
+  for (const nn::Part part : train.recompute_modules)
+    if (std::ranges::find(there, part) == there.end()) missing.push_back(config::to_string(part));
   violations.add("train.recompute_modules",
                  fmt::format("train.recompute_modules={} {}", names(train.recompute_modules),
                              train.recompute_modules.empty()
-                                 ? "is empty, so train.recompute=selective has no effect"
-                                 : "has parts that the model does not have"),
+                                 ? std::string("is empty, so train.recompute=selective has no "
+                                               "effect")
+                                 : fmt::format("includes {}, which no layer of the model has",
+                                               fmt::join(missing, ", "))),
                  fmt::format("train.recompute_modules={}",
                              names(there.empty() ? defaults.recompute_modules : there)));
 }

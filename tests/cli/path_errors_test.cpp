@@ -128,7 +128,8 @@ class PathErrors : public test::ProgramFolder {
   const std::vector<PathOption> outputs = {
       {"checkpoint.save=", kTrain + "dataset.path=texts.jsonl checkpoint.save={}"},
       {"logger.dir=", kTrain + "dataset.path=texts.jsonl logger.dir={}"},
-      {"offload.dir=", kTrain + "dataset.path=texts.jsonl offload.activations=true offload.dir={}"},
+      {"offload.dir=", kTrain + "dataset.path=texts.jsonl offload.activations=true "
+                                "offload.num_layers=1 offload.dir={}"},
       {"--logits-out ",
        "evaluate " + kLlama + " --batches " + kLlama + "/expected.safetensors --logits-out {}"},
       {"--grads-out ",

@@ -26,7 +26,7 @@ Config load(std::string_view text) {
   return c;
 }
 
-std::string problems(std::string_view text) {
+std::string problems_of_yaml(std::string_view text) {
   Config c;
   config::Violations v;
   config::apply_yaml(c, text, "run.yaml", v);
@@ -118,7 +118,7 @@ struct BadCase {
 };
 class Refused : public ::testing::TestWithParam<BadCase> {};
 TEST_P(Refused, WithCauseAndWhatWorks) {
-  const std::string text = problems(GetParam().text);
+  const std::string text = problems_of_yaml(GetParam().text);
   EXPECT_THAT(text, HasSubstr(GetParam().cause));
   EXPECT_THAT(text, HasSubstr("run.yaml:"));
   if (*GetParam().suggestion != '\0') {
@@ -159,6 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"model: {rope: {interleaved: yes}}", "is not true or false",
                 "model.rope.interleaved=true"},
         BadCase{"model: {norm: rmsnrom}", "is not one of layernorm, rmsnorm", "model.norm=rmsnorm"},
+        BadCase{"model: {norm: zzzz}", "is not one of layernorm, rmsnorm", "model.norm="},
         BadCase{"dataset: {path: a}", "is not a list", "dataset.path=[a]"},
         BadCase{"dataset: {weights: [1, x]}", "element 1 ('x') that is not a number", ""},
         BadCase{"model: 3", "model is a section", "model.num_layers=..."},
@@ -167,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(
     Keys, Refused,
     ::testing::Values(
         BadCase{"model: {num_layer: 2}", "model.num_layer is not a key", "model.num_layers"},
-        BadCase{"num_layers: 2", "num_layers is not a key", "model.num_layers"},
+        BadCase{"num_layers: 2", "num_layers is not a key", "model.num_layers=2"},
         BadCase{"modle: {}", "modle is not a key", "model"},
         BadCase{"model.num_layers: 2", "model.num_layers is a key of a section, which YAML nests",
                 "model: {num_layers: 2}"},
@@ -223,15 +224,16 @@ TEST(Yaml, FoldsQuotedTextOfSeveralLines) {
 }
 
 TEST(Yaml, RefusesTwoDocumentsControlCharactersAndBadUtf8) {
-  EXPECT_THAT(problems("seed: 1\n---\nseed: 2\n"), HasSubstr("more than one YAML document"));
-  EXPECT_THAT(problems("seed: 1\n\x04\nseed: 2\n"), HasSubstr("control character 0x04"));
-  EXPECT_THAT(problems("name: \xC0\xAF"), HasSubstr("not valid UTF-8"));
-  EXPECT_THAT(problems(std::string((1 << 20) + 1, ' ')), HasSubstr("more than the limit"));
-  EXPECT_THAT(problems(std::string(100000, '[')), HasSubstr("nested more than 16"));
+  EXPECT_THAT(problems_of_yaml("seed: 1\n---\nseed: 2\n"),
+              HasSubstr("more than one YAML document"));
+  EXPECT_THAT(problems_of_yaml("seed: 1\n\x04\nseed: 2\n"), HasSubstr("control character 0x04"));
+  EXPECT_THAT(problems_of_yaml("name: \xC0\xAF"), HasSubstr("not valid UTF-8"));
+  EXPECT_THAT(problems_of_yaml(std::string((1 << 20) + 1, ' ')), HasSubstr("more than the limit"));
+  EXPECT_THAT(problems_of_yaml(std::string(100000, '[')), HasSubstr("nested more than 16"));
 }
 
 TEST(Yaml, ReportsEverythingInOnePass) {
-  const std::string text = problems(R"(seed: x
+  const std::string text = problems_of_yaml(R"(seed: x
 model:
   num_layers: 0
   num_layer: 3
@@ -277,7 +279,7 @@ class Include : public testing::Test {
     std::filesystem::create_directories((folder / name).parent_path());
     std::ofstream(folder / name) << text;
   }
-  std::string problems(const std::string& name) {
+  std::string problems_of_yaml(const std::string& name) {
     config::Violations v;
     config::apply_file(c, folder / name, v);
     return v.text();
@@ -308,7 +310,7 @@ TEST_F(Include, OfAListTheLastFileWinsAndOneFileMayComeTwice) {
   write("b.yaml", "include: c.yaml\nname: b\n");
   write("c.yaml", "small: 5\nname: c\n");
   write("run.yaml", "include: [a.yaml, b.yaml]\n");
-  EXPECT_EQ(problems("run.yaml"), "");
+  EXPECT_EQ(problems_of_yaml("run.yaml"), "");
   EXPECT_EQ(c.seed, 1);
   EXPECT_EQ(c.name, "b");
   EXPECT_EQ(c.small, 5);
@@ -317,37 +319,38 @@ TEST_F(Include, OfAListTheLastFileWinsAndOneFileMayComeTwice) {
 TEST_F(Include, MistakesNameTheLine) {
   const auto at = [&](const char* name) { return (folder / name).string(); };
   write("none.yaml", "seed: 1\ninclude: [nowhere.yaml]\n");
-  EXPECT_THAT(problems("none.yaml"), HasSubstr(at("none.yaml") + ":2: the included file " +
-                                               at("nowhere.yaml") + " does not exist"));
+  EXPECT_THAT(problems_of_yaml("none.yaml"), HasSubstr(at("none.yaml") + ":2: the included file " +
+                                                       at("nowhere.yaml") + " does not exist"));
   write("self.yaml", "include: self.yaml\n");
-  EXPECT_THAT(problems("self.yaml"), HasSubstr(at("self.yaml") + " includes itself"));
+  EXPECT_THAT(problems_of_yaml("self.yaml"), HasSubstr(at("self.yaml") + " includes itself"));
   write("x.yaml", "include: y.yaml\n");
   write("y.yaml", "include: ./x.yaml\n");
-  EXPECT_THAT(problems("x.yaml"),
+  EXPECT_THAT(problems_of_yaml("x.yaml"),
               HasSubstr(at("y.yaml") + ":1: " + at("x.yaml") + " includes itself: " + at("x.yaml") +
                         " -> " + at("y.yaml") + " -> " + at("x.yaml")));
   for (const char* value : {"{a: b}", "null", "[[a]]", "\"\""}) {
     write("bad.yaml", std::string("include: ") + value + "\n");
-    EXPECT_THAT(problems("bad.yaml"), HasSubstr("bad.yaml:1: include is not a list of files"));
+    EXPECT_THAT(problems_of_yaml("bad.yaml"),
+                HasSubstr("bad.yaml:1: include is not a list of files"));
   }
   write("twice.yaml", "include: a.yaml\ninclude: b.yaml\n");
-  EXPECT_THAT(problems("twice.yaml"), HasSubstr("appears twice"));
+  EXPECT_THAT(problems_of_yaml("twice.yaml"), HasSubstr("appears twice"));
   write("inner.yaml", "model: {include: a.yaml}\n");
-  EXPECT_THAT(problems("inner.yaml"), HasSubstr("model.include is not a key"));
+  EXPECT_THAT(problems_of_yaml("inner.yaml"), HasSubstr("model.include is not a key"));
   write("wrong.yaml", "seed: many\n");
   write("outer.yaml", "include: wrong.yaml\n");
-  EXPECT_THAT(problems("outer.yaml"), HasSubstr(at("wrong.yaml") + ":1: seed=many"));
+  EXPECT_THAT(problems_of_yaml("outer.yaml"), HasSubstr(at("wrong.yaml") + ":1: seed=many"));
 }
 
 TEST_F(Include, IsLimitedInDepthAndNumber) {
   for (int i = 0; i < 20; ++i)
     write(std::to_string(i) + ".yaml", "include: " + std::to_string(i + 1) + ".yaml\n");
-  EXPECT_THAT(problems("0.yaml"), HasSubstr("more than 8 levels deep"));
+  EXPECT_THAT(problems_of_yaml("0.yaml"), HasSubstr("more than 8 levels deep"));
   write("leaf.yaml", "seed: 1\n");
   std::string many = "include: [leaf.yaml";
   for (int i = 0; i < 70; ++i) many += ", leaf.yaml";
   write("many.yaml", many + "]\n");
-  EXPECT_THAT(problems("many.yaml"), HasSubstr("more than 64 files"));
+  EXPECT_THAT(problems_of_yaml("many.yaml"), HasSubstr("more than 64 files"));
 }
 
 TEST_F(Include, IsOnlyForFiles) {

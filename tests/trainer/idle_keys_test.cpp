@@ -28,14 +28,14 @@ std::string told(Keys keys, const std::string& key, int ranks) {
 }
 
 /// `key` does nothing with the keys in `idle`, and something with those in `used`.
-struct Case {
+struct IdleCase {
   std::string key;
   Keys idle, used;
   int idle_ranks = 1, used_ranks = 1;
 };
 
-void check(const std::vector<Case>& cases) {
-  for (const Case& c : cases) {
+void check(const std::vector<IdleCase>& cases) {
+  for (const IdleCase& c : cases) {
     SCOPED_TRACE(fmt::format("{} with [{}]", c.key, fmt::join(c.idle, ", ")));
     const std::string name = c.key.substr(0, c.key.find('='));
     const std::string text = told(c.idle, c.key, c.idle_ranks);
@@ -92,6 +92,17 @@ TEST(IdleKeys, OfOtherOptimizers) {
          {"optimizer.lion_beta1=0.8", {}, {kLion}}});
 }
 
+TEST(IdleKeys, OfPartsOfAnOptimizer) {
+  const std::string latent = "model.multi_latent_attention=true",
+                    unscaled = "optimizer.adafactor_scale_parameter=false";
+  check({{"optimizer.muon_split_qkv=false", {kMuon, latent}, {kMuon}},
+         {"optimizer.muon_split_qkv=false", {latent}, {kMuon}},
+         {"optimizer.adafactor_min_scale=0.1", {kAdafactor, unscaled}, {kAdafactor}},
+         {"optimizer.adafactor_min_scale=0.1", {}, {kAdafactor}},
+         {"optimizer.ema_decay=0.9", {}, {kSave}},
+         {"optimizer.ema_decay=0.9", {}, {"train.eval_weights=ema", "train.eval_interval=1"}}});
+}
+
 TEST(IdleKeys, OfOtherSchedules) {
   check(
       {{"optimizer.min_lr=1e-4", {kConstant}, {}},
@@ -114,7 +125,10 @@ TEST(IdleKeys, OfTheTrainingLoop) {
          {"train.eval_iters=3",
           {evaluates, all},
           {evaluates, all, kIndexed, "dataset.order=megatron"}},
-         {"train.eval_iters=3", {}, {evaluates}}});
+         {"train.eval_iters=3", {}, {evaluates}},
+         {"train.eval_weights=ema",
+          {"optimizer.ema_decay=0.9"},
+          {"optimizer.ema_decay=0.9", evaluates}}});
 }
 
 TEST(IdleKeys, OfCheckpoints) {
@@ -165,7 +179,8 @@ TEST(IdleKeys, OfRotaryPositions) {
 }
 
 TEST(IdleKeys, OfOneRank) {
-  const std::string layers = "model.num_layers=3", bf16 = "dtype=bf16";
+  const std::string layers = "model.num_layers=3", bf16 = "dtype=bf16",
+                    recipe = "mixed_precision.recipe=";
   check({{"ddp.overlap_grad_reduce=false", {}, {}, 1, 2},
          {"ddp.overlap_param_gather=false", {}, {}, 1, 2},
          {"ddp.overlap_grad_reduce=false", {kPipeline}, {}, 2, 2},
@@ -187,6 +202,7 @@ TEST(IdleKeys, OfOneRank) {
          {"deterministic=false", {"device=cuda"}, {"device=cuda", bf16}},
          {"ddp.grad_reduce_in_fp32=false", {bf16}, {bf16}, 1, 2},
          {"ddp.grad_reduce_in_fp32=false", {}, {"dtype=fp16"}, 2, 2},
+         {"ddp.grad_reduce_in_fp32=false", {recipe + "bf16_mixed"}, {recipe + "fp16_mixed"}, 1, 1},
          {"parallel.use_tp_pp_dp_mapping=true", {}, {kPipeline}, 2, 2},
          {"parallel.account_for_embedding_in_pipeline_split=true",
           {layers},

@@ -18,11 +18,20 @@
 namespace pentatron::trainer {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 /// SECONDS: the value is for the user to choose.
 bool is_placeholder(std::string_view value) {
   return !value.empty() && std::ranges::all_of(value, [](unsigned char c) { return isupper(c); });
+}
+
+std::string said_of(const std::string& assignment) {
+  Config config;
+  config::Violations violations;
+  config::apply_override(config, assignment, violations);
+  return violations.text();
 }
 
 TEST(MegatronNames, LeadToSettingsOfAConfiguration) {
@@ -76,13 +85,7 @@ TEST(CommonNames, LeadToSettingsAndAreNoKeys) {
 }
 
 TEST(CommonNames, OfKindsOfModelsLeadToTheirTypes) {
-  const auto said = [](const std::string& assignment) {
-    Config config;
-    config::Violations violations;
-    config::apply_override(config, assignment, violations);
-    return violations.text();
-  };
-  const std::string roberta = said("model.type=roberta");
+  const std::string roberta = said_of("model.type=roberta");
   EXPECT_THAT(roberta, testing::AllOf(HasSubstr("model.type=roberta is not one of gpt, bert, t5"),
                                       HasSubstr("--hf DIR")));
   // What is told makes the model of the preset, but for its sizes.
@@ -99,11 +102,12 @@ TEST(CommonNames, OfKindsOfModelsLeadToTheirTypes) {
   EXPECT_EQ(told.model.num_tokentypes, preset.num_tokentypes);
   EXPECT_EQ(told.model.position_offset, preset.position_offset);
   EXPECT_EQ(told.model.binary_head, preset.binary_head);
-  EXPECT_THAT(said("model.type=llama"), HasSubstr("try: --hf DIR"));
+  EXPECT_THAT(said_of("model.type=llama"), HasSubstr("try: --hf DIR"));
   for (const checkpoint::Family& family : checkpoint::families()) {
     const std::string type(family.model_type);
     if (type == "bert" || type == "t5") continue;
-    EXPECT_THAT(said("model.type=" + type), HasSubstr("--hf DIR for a Hugging Face model")) << type;
+    EXPECT_THAT(said_of("model.type=" + type), HasSubstr("--hf DIR for a Hugging Face model"))
+        << type;
   }
 }
 
@@ -116,16 +120,70 @@ TEST(CommonNames, OfOneSectionComeBeforeThoseOfAny) {
 }
 
 TEST(MegatronNames, AreWhatAnUnknownKeyIsAnsweredWith) {
-  const auto said = [](const std::string& assignment) {
-    Config config;
-    config::Violations violations;
-    config::apply_override(config, assignment, violations);
-    return violations.text();
-  };
-  EXPECT_THAT(said("model.swiglu=true"), HasSubstr("try: model.activation_func=swiglu"));
-  EXPECT_THAT(said("model.add_bias_linear=true"), HasSubstr("try: model.add_qkv_bias=true and "));
-  EXPECT_THAT(said("train.use_distributed_optimizer=true"), HasSubstr("try: ddp.zero_stage=1"));
-  EXPECT_THAT(said("moe_router_topk=2"), HasSubstr("try: model.moe_router_topk"));
+  EXPECT_THAT(said_of("model.swiglu=true"), HasSubstr("try: model.activation_func=swiglu"));
+  EXPECT_THAT(said_of("model.add_bias_linear=true"),
+              HasSubstr("try: model.add_qkv_bias=true and "));
+  EXPECT_THAT(said_of("train.use_distributed_optimizer=true"), HasSubstr("try: ddp.zero_stage=1"));
+  EXPECT_THAT(said_of("moe_router_topk=2"), HasSubstr("try: model.moe_router_topk=2"));
+}
+
+TEST(MegatronNames, LeadToTheValueThatWasGiven) {
+  for (const auto& [assignment, setting] :
+       {std::pair{"train.recompute_granularity=full", "train.recompute=full"},
+        {"model.recompute_granularity=selective", "train.recompute=selective"},
+        {"recompute_granularity=most", "train.recompute"}, // no value of it
+        {"mixed_precision.fp8_format=e4m3", "mixed_precision.fp8=e4m3"},
+        {"fp8_format=hybrid", "mixed_precision.fp8=hybrid"},
+        {"fp4_format=e2m1", "mixed_precision.fp4=e2m1"},
+        {"optimizer_cpu_offload=true", "offload.optimizer=true"},
+        {"optimizer.optimizer_cpu_offload=false", "offload.optimizer=false"},
+        {"no_load_optim=false", "checkpoint.load_optimizer=true"},
+        {"optimizer_offload_fraction=0.5", "offload.optimizer_fraction=0.5"},
+        {"cpu_offloading=true", "offload.activations=true"},
+        {"cpu_offloading_num_layers=4", "offload.num_layers=4"},
+        {"fine_grained_activation_offloading=true", "offload.activations=true"},
+        {"optimizer.use_precision_aware_optimizer=true",
+         "optimizer.exp_avg_dtype=TYPE and optimizer.exp_avg_sq_dtype=TYPE"},
+        {"optimizer.decoupled_lr=1e-3",
+         "optimizer.param_groups=[\"embedding.word.* lr_mult=FACTOR\"]"},
+        {"train_data_path=a b", "dataset.train_data_path"}})
+    EXPECT_THAT(said_of(assignment), EndsWith(std::string("try: ") + setting)) << assignment;
+}
+
+TEST(MegatronNames, OfWhatIsFixedAreToldWithTheReason) {
+  EXPECT_THAT(said_of("decoupled_lr=1"), HasSubstr("is not a key: FACTOR is its ratio to "));
+  for (const auto& [name, reason] :
+       {std::pair{"optimizer.main_grads_dtype", "gradients are always summed in fp32"},
+        {"main_params_dtype", "master weights are always in fp32"},
+        {"decoupled_min_lr", "apply to optimizer.min_lr"},
+        {"model.offload_modules", "of all parts of a layer"}}) {
+    EXPECT_EQ(config::setting_of_megatron(name), "");
+    EXPECT_THAT(said_of(name + std::string("=fp16")),
+                AllOf(HasSubstr(name + std::string(" is not a key: ")), HasSubstr(reason),
+                      EndsWith(std::string("try: remove ") + name)));
+  }
+}
+
+TEST(Values, ThatAreUnknownAreAnsweredWithOneThatIsKnown) {
+  for (const auto& [typed, setting] :
+       {std::pair{"optimizer.optimizer=foo", "optimizer.optimizer=adam"},
+        {"optimizer.optimizer=adamw", "optimizer.optimizer=adam"},
+        {"optimizer.muon_scale_mode=foo", "optimizer.muon_scale_mode=match_rms_adamw"},
+        {"optimizer.muon_tp_mode=duplicated", "optimizer.muon_tp_mode=exact"},
+        {"optimizer.exp_avg_dtype=foo", "optimizer.exp_avg_dtype=fp32"},
+        {"optimizer.exp_avg_dtype=bfloat16", "optimizer.exp_avg_dtype=bf16"},
+        {"mixed_precision.fp8=foo", "mixed_precision.fp8=none"},
+        {"mixed_precision.fp8=true", "mixed_precision.fp8=hybrid"},
+        {"mixed_precision.fp8_recipe=foo", "mixed_precision.fp8_recipe=tensorwise"},
+        {"mixed_precision.fp8_recipe=subchannel", "mixed_precision.fp8_recipe=blockwise"},
+        {"mixed_precision.fp4=nvfp4", "mixed_precision.fp4=e2m1"},
+        {"mixed_precision.recipe=foo", "mixed_precision.recipe=none"},
+        {"mixed_precision.recipe=bf16-mixed", "mixed_precision.recipe=bf16_mixed"},
+        {"mixed_precision.recipe=16-mixed", "mixed_precision.recipe=fp16_mixed"},
+        {"mixed_precision.recipe=bf16-with-fp8-current-scaling-mixed",
+         "mixed_precision.recipe=bf16_with_fp8_current_scaling_mixed"}})
+    EXPECT_THAT(said_of(typed), AllOf(HasSubstr(typed + std::string(" is not one of ")),
+                                      EndsWith(std::string("try: ") + setting)));
 }
 
 } // namespace

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const fs::path kData = PENTATRON_TEST_DATA;
+const fs::path kClipData = PENTATRON_TEST_DATA;
 
 /// Two models of the tests' data with fewer and as many key heads, one of them with biases; one
 /// with latents.
@@ -25,7 +25,7 @@ class QkClipGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(QkClipGolden, FiveStepsGiveTheWeightsOfAPlainLoopOverHeads) {
   const test::Scratch scratch;
-  const fs::path model = kData / "hf_tiny" / GetParam(), golden = kData / "qk_clip";
+  const fs::path model = kClipData / "hf_tiny" / GetParam(), golden = kClipData / "qk_clip";
   const Json expected = read_json(golden / (GetParam() + ".json"));
   Config base;
   base.model = checkpoint::read_hf_config(model).config;

@@ -37,8 +37,32 @@ TEST(ChooseRecomputation, TakesTheLeastTimeThatFits) {
   const Config none = model_of({});
   const double most = bytes_of(none), least = bytes_of(model_of({"train.recompute=full"}));
   ASSERT_LT(least, 0.6 * most);
+  struct Other {
+    std::string keys;
+    double bytes, time;
+  };
+  std::vector<Other> others;
+  const auto add = [&](const std::string& keys) {
+    std::vector<std::string> list;
+    for (const std::string_view word : split(keys, ' ')) list.emplace_back(word);
+    const Config instead = model_of(list);
+    others.push_back({keys, bytes_of(instead), plan_memory(instead, 1).recomputed});
+  };
+  add("train.recompute=none");
+  for (int layers = 1; layers <= 8; ++layers)
+    add(fmt::format("train.recompute=full train.recompute_method=block "
+                    "train.recompute_num_layers={}",
+                    layers));
+  const char* const parts[] = {"mlp_act", "layernorm", "core_attn", "mlp"};
+  for (unsigned set = 1; set < 16; ++set) {
+    std::string names;
+    for (unsigned i = 0; i < 4; ++i)
+      if ((set >> i & 1U) != 0) names += (names.empty() ? "" : ",") + std::string(parts[i]);
+    add("train.recompute=selective train.recompute_modules=[" + names + "]");
+  }
   double time = 0;
   std::set<Recompute> chosen;
+  std::set<std::vector<nn::Part>> chosen_parts;
   for (double share = 1.05; share > 0; share -= 0.05) {
     const double limit = least + share * (most - least);
     Config config = model_of({"train.recompute=auto",
@@ -52,16 +76,12 @@ TEST(ChooseRecomputation, TakesTheLeastTimeThatFits) {
     EXPECT_GE(now, time) << "less memory takes no less time";
     time = now;
     chosen.insert(config.train.recompute);
+    chosen_parts.insert(config.train.recompute_modules);
     // Whatever takes less time does not fit.
-    for (const char* other : {"train.recompute=none", "train.recompute=selective",
-                              "train.recompute=full train.recompute_method=block"}) {
-      std::vector<std::string> keys;
-      for (const std::string_view word : split(other, ' ')) keys.emplace_back(word);
-      const Config instead = model_of(keys);
-      if (plan_memory(instead, 1).recomputed < now) {
-        EXPECT_GT(bytes_of(instead), limit) << other;
+    for (const Other& other : others)
+      if (other.time < now) {
+        EXPECT_GT(other.bytes, limit) << other.keys;
       }
-    }
   }
   EXPECT_EQ(chosen, (std::set{Recompute::kNone, Recompute::kSelective, Recompute::kFull}));
 }
@@ -141,9 +161,19 @@ TEST(RecomputeKeys, ThatDoNothingAreRefused) {
         {{"train.recompute=full", "train.recompute_modules=[mlp]"},
          "train.recompute_modules=[mlp] has no effect with train.recompute=full"},
         {{"train.recompute=selective", "train.recompute_modules=[mlp,moe]"},
-         "has parts that the model does not have\n  try: train.recompute_modules=[mlp]"},
+         "includes moe, which no layer of the model has\n  try: train.recompute_modules=[mlp]"},
         {{"train.recompute=selective", "train.recompute_modules=[mla_up_proj]"},
          "try: train.recompute_modules=[mlp_act,moe_act]"},
+        {{"train.recompute=selective", "train.recompute_modules=[mlp,mlp_act,moe]",
+          "model.num_moe_experts=2"},
+         "includes mlp, mlp_act, which no layer of the model has\n"
+         "  try: train.recompute_modules=[moe]"},
+        {{"train.recompute=selective", "train.recompute_modules=[mlp]", "model.num_moe_experts=2",
+          "model.moe_shared_expert_intermediate_size=32"},
+         "includes mlp, which"},
+        {{"train.recompute=selective", "train.recompute_modules=[moe]", "model.num_moe_experts=2",
+          "model.moe_layer_freq=[0]*8"},
+         "includes moe, which"},
         {{"train.recompute=selective", "train.recompute_modules=[]"}, "is empty"},
         {{"train.recompute_method=block"}, "train.recompute=full"},
         {{"train.recompute=selective", "train.recompute_num_layers=2"},
@@ -153,6 +183,39 @@ TEST(RecomputeKeys, ThatDoNothingAreRefused) {
         {{"offload.num_layers=2"}, "has no effect without offload.activations=true"},
         {{"offload.activations=true", "device=cpu"}, "try: offload.dir=/var/tmp"}})
     EXPECT_THAT(test::error_of([&] { model_of(keys); }), HasSubstr(expected));
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"train.recompute_modules=[mlp,moe]", "model.moe_layer_freq=2"},
+        {"train.recompute_modules=[mlp_act]", "model.moe_shared_expert_intermediate_size=32"}}) {
+    std::vector<std::string> keys = {"train.recompute=selective", "model.num_moe_experts=2"};
+    keys.insert(keys.end(), more.begin(), more.end());
+    EXPECT_NO_THROW(model_of(keys)) << more.front();
+  }
+}
+
+TEST(OffloadedActivations, OfStagesOfOneLayerAreRefused) {
+  const auto run = [](std::vector<std::string> keys, int ranks = 1) {
+    keys.insert(keys.end(), {"offload.activations=true", "offload.dir=unused"});
+    model_of(keys, ranks);
+  };
+  const auto told = [&](const std::vector<std::string>& keys, int ranks = 1) {
+    return test::error_of([&] { run(keys, ranks); });
+  };
+  const std::string one = "model.num_layers=1", halves = "parallel.pipeline_model_parallel_size=2",
+                    turns = "parallel.pipeline_schedule=zb_v";
+  EXPECT_THAT(told({one}), HasSubstr("offload.activations=true has no effect with "
+                                     "offload.num_layers=0: each pipeline stage has one layer"));
+  EXPECT_THAT(told({one}), HasSubstr("try: offload.num_layers=1"));
+  EXPECT_THAT(told({"model.num_layers=2", halves}, 2), HasSubstr("has no effect"));
+  EXPECT_THAT(told({"model.num_layers=4", halves, turns}, 2), HasSubstr("has no effect"));
+  EXPECT_NO_THROW(run({"model.num_layers=4", halves}, 2));
+  EXPECT_NO_THROW(run({one, "offload.num_layers=1"}));
+}
+
+TEST(OffloadedActivations, NeedAFolderThatCanBeWritten) {
+  const Config config = model_of({"offload.activations=true", "offload.dir=/proc/x"});
+  EXPECT_THAT(test::error_of([&] { Trainer(config, {}); }),
+              ::testing::AllOf(HasSubstr("offload.dir=/proc/x cannot be written: "),
+                               HasSubstr("try: offload.dir=/var/tmp")));
 }
 
 } // namespace

@@ -85,7 +85,8 @@ def followed(command, sentence, alternative):
         return replace_assignments(command, [f"{match[1]}={match[2].split(', ')[0]}"])
     value = r"(?:\"[^\"]*\"|[^\s,]+(?:,[^\s,]+)*)"
     if match := re.match(rf"{KEY}={value}(?:(?: and |,? ){KEY}={value})*", alternative):
-        return replace_assignments(command, re.findall(rf"{KEY}={value}", match[0]))
+        wrong = re.search(rf"({KEY}) is not a key", sentence)
+        return replace_assignments(remove(command, wrong[1]) if wrong else command, re.findall(rf"{KEY}={value}", match[0]))
     if match := re.match(r"((?:[A-Z_]+=\S+ ?)+)$", alternative):
         return f"{match[1]} {command}"
     if match := re.match(rf"(--[a-z0-9-]+)(?: ({value}))?", alternative):

@@ -96,16 +96,20 @@ std::string setting_of(const std::string& name, const std::vector<std::string>& 
 UsageError unknown_option(const NamedCommand& command, const std::string& word,
                           const std::vector<std::string>& arguments) {
   const std::string typed = word.substr(0, word.find('='));
-  const std::string setting = takes_keys(*command.app) ? setting_of(typed, arguments) : "";
+  const bool keys = takes_keys(*command.app);
+  const std::string setting = keys ? setting_of(typed, arguments) : "";
+  const std::string_view note = keys ? config::note_on_megatron(typed) : "";
   std::vector<std::string> names;
   for (const CLI::Option* option : command.app->get_options())
     if (option->count() == 0 || option->get_items_expected_max() > 1) // it can be given
       for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   const std::string near = nearest(typed, names);
-  return {fmt::format("{} is not an option of {}", typed, command.name), !setting.empty() ? setting
-                                                                         : near.empty()
-                                                                             ? command.help()
-                                                                             : near};
+  return {fmt::format("{} is not an option of {}{}{}", typed, command.name,
+                      note.empty() ? "" : ": ", note),
+          !setting.empty() ? setting
+          : !note.empty()  ? "remove " + typed
+          : near.empty()   ? command.help()
+                           : near};
 }
 
 /// Words that no option or argument took; CLI11 tells of missing ones before.
