@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/trainer/adapter_layouts.h"
+#include "tests/trainer/precision_layouts.h"
 #include "tests/trainer/works.h"
 
 namespace pentatron::test {
@@ -21,7 +22,7 @@ inline const std::vector<Layout>& layouts() {
                            offload = " offload.activations=true offload.dir=/var/tmp",
                            away = " offload.optimizer=true offload.dir=/var/tmp "
                                   "offload.optimizer_fraction=0.6",
-                           small = " ddp.bucket_size=1000", codes = " ddp.fp8_param_gather=true",
+                           small = " ddp.bucket_size=1000",
                            short_rows = " train.remove_padding=true",
                            late = " ddp.overlap_grad_reduce=false ddp.overlap_param_gather=false",
                            chunks = " comm_overlap.tp=true",
@@ -71,7 +72,6 @@ inline const std::vector<Layout>& layouts() {
        ep + "2" + zero + "3" + parts + "[moe_act,shared_experts,layernorm]", false},
       {"t5_pp2_parts", "t5", 2, pp + "2" + parts + "[core_attn,layernorm,mlp_act]", false},
       {"bert_tp2_parts", "bert", 2, tp + "2" + parts + "[core_attn,layernorm,mlp]", false},
-      {"mxfp8_parts", "mxfp8", 2, zero + "3" + small + parts + "[mlp,layernorm]", false},
       {"t5_recompute_groups", "t5", 2, pp + "2" + recompute + " train.recompute_num_layers=3",
        false},
       {"tp2_pp2_recompute_block", "llama", 4,
@@ -148,35 +148,6 @@ inline const std::vector<Layout>& layouts() {
        true},
       {"latents_moe_tp2_sp_ep2_etp1_zero3", "latents_moe", 4,
        tp + "2" + sp + ep + "2" + etp + "1" + zero + "3" + recompute, true},
-      {"mxfp8_tp2_sp_pp2_zb_h1", "mxfp8", 4, tp + "2" + sp + pp + "2" + schedule + "zb_h1", true},
-      {"mxfp8_zero3_recompute", "mxfp8", 2, zero + "3" + small + recompute, true},
-      {"mxfp8_tp2_chunks_dp2_zero2", "mxfp8", 4, tp + "2" + sp + chunks + zero + "2" + small,
-       false},
-      {"mxfp8_pp2_interleaved", "mxfp8", 2, pp + "2" + vp + "2" + schedule + "interleaved", false},
-      {"mxfp8_micro2_dp2_zero1", "mxfp8", 2, zero + "1" + micro + "2", false},
-      {"fp8_delayed_tp2_sp_pp2_zb_h1", "fp8_delayed", 4,
-       tp + "2" + sp + pp + "2" + schedule + "zb_h1", true},
-      {"fp8_delayed_dp2_zero3_recompute", "fp8_delayed", 2, zero + "3" + recompute, true},
-      {"fp8_delayed_dp2_zero3_codes", "fp8_delayed", 2, zero + "3" + small + codes, true},
-      {"fp8_delayed_moe_ep2_dp4_zero1_codes", "fp8_delayed_moe", 4, ep + "2" + zero + "1" + codes,
-       false},
-      {"fp8_delayed_cp2_ring", "fp8_delayed", 2, cp + "2", false},
-      {"fp8_delayed_tp2_chunks_micro8", "fp8_delayed", 2,
-       tp + "2" + sp + chunks + " train.micro_batch_size=8", false},
-      {"fp8_delayed_moe_tp2_ep2_etp1", "fp8_delayed_moe", 4, tp + "2" + ep + "2" + etp + "1", true},
-      {"fp8_delayed_moe_ep2_pp2", "fp8_delayed_moe", 4, ep + "2" + pp + "2", false},
-      {"nvfp4_dp2_zero2", "nvfp4", 2, zero + "2" + small, true},
-      {"nvfp4_pp2_zb_h1_dp2", "nvfp4", 4, pp + "2" + schedule + "zb_h1", true},
-      {"nvfp4_pp2_interleaved_recompute", "nvfp4", 2,
-       pp + "2" + vp + "2" + schedule + "interleaved" + recompute, false},
-      {"fp8_blocks_tp2_sp", "fp8_blocks", 2, tp + "2" + sp, false},
-      {"fp8_blocks_pp2_dp2_zero1", "fp8_blocks", 4, pp + "2" + zero + "1", false},
-      {"fp8_blocks_dp2_zero1_codes", "fp8_blocks", 2, zero + "1" + codes, true},
-      {"fp8_blocks_tp2_sp_dp2_zero2_codes", "fp8_blocks", 4, tp + "2" + sp + zero + "2" + codes,
-       false},
-      {"scaled_tp2_sp_pp2_zb_h1", "scaled", 4, tp + "2" + sp + pp + "2" + schedule + "zb_h1", true},
-      {"scaled_dp2_zero2", "scaled", 2, zero + "2" + small, true},
-      {"scaled_moe_tp2_ep2_etp1", "scaled_moe", 4, tp + "2" + ep + "2" + etp + "1", true},
       {"mtp_tp2_sp", "mtp", 2, tp + "2" + sp, true},
       {"mtp_pp2_interleaved", "mtp", 2, pp + "2" + vp + "2" + schedule + "interleaved", true},
       {"mtp_pp3_apart", "mtp", 3, pp + "3" + v_shape + "Ettt|tm|mL" + schedule + "zb_h1", true},
@@ -246,41 +217,6 @@ inline const std::vector<Layout>& layouts() {
       {"nesterov_zero2_tp2", "nesterov", 4, zero + "2" + tp + "2", true},
       {"nesterov_zero3", "nesterov", 2, zero + "3" + small, true},
       // The rest of the full matrix.
-      {"mxfp8_tp2", "mxfp8", 2, tp + "2", false},
-      {"mxfp8_dp4_zero1_codes", "mxfp8", 4, zero + "1" + small + codes, false},
-      {"mxfp8_dp2_zero3_codes_recompute", "mxfp8", 2, zero + "3" + codes + recompute, false},
-      {"mxfp8_pp4_zb_h1", "mxfp8", 4, pp + "4" + schedule + "zb_h1", false},
-      {"mxfp8_pp2_zb_v_dp2_zero2_late", "mxfp8", 4,
-       pp + "2" + schedule + "zb_v" + zero + "2" + late, false},
-      {"fp8_blocks_dp2", "fp8_blocks", 2, "", false},
-      {"fp8_blocks_dp4_zero2_late", "fp8_blocks", 4, zero + "2" + late, false},
-      {"fp8_blocks_dp2_zero3_recompute", "fp8_blocks", 2, zero + "3" + recompute, false},
-      {"fp8_blocks_dp2_zero3_codes_selective", "fp8_blocks", 2, zero + "3" + codes + selective,
-       false},
-      {"fp8_blocks_pp2_zb_h1", "fp8_blocks", 2, pp + "2" + schedule + "zb_h1", false},
-      {"fp8_blocks_tp2", "fp8_blocks", 2, tp + "2", false},
-      {"fp8_delayed_dp4_zero2_late", "fp8_delayed", 4, zero + "2" + late, false},
-      {"fp8_delayed_pp2_interleaved", "fp8_delayed", 2,
-       pp + "2" + vp + "2" + schedule + "interleaved", false},
-      {"fp8_delayed_pp2_zb_v_zero1_codes", "fp8_delayed", 4,
-       pp + "2" + schedule + "zb_v" + zero + "1" + codes, false},
-      {"fp8_delayed_tp2_dp2_zero1", "fp8_delayed", 4, tp + "2" + zero + "1" + small, false},
-      {"nvfp4_dp4", "nvfp4", 4, "", false},
-      {"nvfp4_dp2_zero1", "nvfp4", 2, zero + "1" + small, false},
-      {"nvfp4_dp2_zero2_late", "nvfp4", 2, zero + "2" + late, false},
-      {"nvfp4_dp2_zero3_selective", "nvfp4", 2, zero + "3" + selective, false},
-      {"nvfp4_pp2", "nvfp4", 2, pp + "2", false},
-      {"nvfp4_pp4_zb_h1", "nvfp4", 4, pp + "4" + schedule + "zb_h1", false},
-      {"nvfp4_pp2_zb_v_zero1", "nvfp4", 4, pp + "2" + schedule + "zb_v" + zero + "1", false},
-      {"scaled_dp4_micro2", "scaled", 4, micro + "2", false},
-      {"scaled_dp2_zero3_recompute", "scaled", 2, zero + "3" + small + recompute, false},
-      {"scaled_pp2_interleaved", "scaled", 2, pp + "2" + vp + "2" + schedule + "interleaved",
-       false},
-      {"scaled_pp2_zb_v_zero1", "scaled", 4, pp + "2" + schedule + "zb_v" + zero + "1" + small,
-       false},
-      {"scaled_cp2_ring", "scaled", 2, cp + "2", false},
-      {"scaled_tp2_chunks_micro8", "scaled", 2, tp + "2" + sp + chunks + micro + "8", false},
-      {"scaled_moe_ep2_zero3", "scaled_moe", 2, ep + "2" + zero + "3", false},
       {"adaptive_muon_dp4_micro2", "adaptive_muon", 4, micro + "2", false},
       {"adaptive_muon_zero2_late", "adaptive_muon", 4, zero + "2" + late, false},
       {"adaptive_muon_tp2_cp2_pp2_zb_h1", "adaptive_muon", 8,
@@ -593,7 +529,8 @@ inline const std::vector<Layout>& layouts() {
       {"moe_16_ranks", "moe", 16,
        tp + "2" + sp + pp + "2" + ep + "4" + etp + "2" + zero + "3" + recompute, false},
   };
-  static const std::vector<Layout> layouts = joined(all, adapter_layouts());
+  static const std::vector<Layout> layouts =
+      joined(joined(all, precision_layouts()), adapter_layouts());
   return layouts;
 }
 
