@@ -93,8 +93,6 @@ std::vector<std::string> shared(int ranks, std::vector<std::string> more) {
               {"model.num_layers=8", "model.hidden_size=256", "model.ffn_hidden_size=1024",
                "model.vocab_size=512", "train.seq_length=64", "train.micro_batch_size=1",
                fmt::format("train.global_batch_size={}", ranks)});
-  if (more.size() > 7 && more[7].ends_with("=muon"))
-    more.emplace_back("optimizer.muon_num_ns_steps=1");
   return more;
 }
 /// The loss needs less than layers in backward.
@@ -215,16 +213,19 @@ INSTANTIATE_TEST_SUITE_P(
                      wide({"ddp.zero_stage=3", "parallel.pipeline_model_parallel_size=2",
                            "parallel.pipeline_schedule=zb_h1", "train.global_batch_size=32"}),
                      4, 0.05},
-        EstimateCase{"muon_zero1_of_4", shared(4, {"optimizer.optimizer=muon", "ddp.zero_stage=1"}),
+        EstimateCase{"muon_zero1_of_4",
+                     shared(4, {"optimizer.optimizer=muon", "optimizer.muon_num_ns_steps=1",
+                                "ddp.zero_stage=1"}),
                      4},
         EstimateCase{"muon_zero3_of_8",
-                     shared(8, {"optimizer.optimizer=muon", "ddp.zero_stage=3", "dtype=bf16"}), 8,
-                     0.05},
+                     shared(8, {"optimizer.optimizer=muon", "optimizer.muon_num_ns_steps=1",
+                                "ddp.zero_stage=3", "dtype=bf16"}),
+                     8, 0.05},
         EstimateCase{"adafactor_zero3_of_8",
                      shared(8, {"optimizer.optimizer=adafactor", "ddp.zero_stage=3"}), 8},
         EstimateCase{"muon_zero2_of_4_tp2",
-                     shared(4, {"optimizer.optimizer=muon", "ddp.zero_stage=2",
-                                "parallel.tensor_model_parallel_size=2"}),
+                     shared(4, {"optimizer.optimizer=muon", "optimizer.muon_num_ns_steps=1",
+                                "ddp.zero_stage=2", "parallel.tensor_model_parallel_size=2"}),
                      8},
         EstimateCase{"zero1", {"ddp.zero_stage=1"}, 2}, EstimateCase{"dp2", {}, 2},
         EstimateCase{"moe", {"model.num_moe_experts=8", "model.moe_layer_freq=[0]+[1]*3"}},
