@@ -22,7 +22,7 @@ struct Code {
 inline VF rounded_to(const Code& f, VF x) {
   const VI sign = as_int(x) & static_cast<int>(0x80000000u);
   const VF magnitude = as_float(as_int(x) ^ sign);
-  const VF size = magnitude > f.largest ? broadcast(f.largest) : magnitude; // NaN stays
+  const VF size = magnitude <= f.largest ? magnitude : broadcast(f.largest); // NaN, too
   const VI exponent = as_int(size) & 0x7F800000;
   const VF shift = as_float((exponent > f.least ? exponent : VI{} + f.least) + f.shift);
   const VF number = as_float(as_int((size + shift) - shift) | sign);
