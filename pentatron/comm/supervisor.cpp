@@ -368,7 +368,8 @@ class Supervision {
     control::Verdict result = verdict;
     const int code = exit_code(*statuses_[0]);
     if (!direct() && verdict.kind == control::Verdict::Kind::kLost) {
-      if (code > 1) result.remedy = memory_kills_.text(code > 128 ? code - 128 : code << 8, true);
+      if (code > 1)
+        result.remedy = memory_kills_.text(code > 128 ? code - 128 : code << 8, verdict.near);
       if (code > 128)
         result.event = fmt::format("rank {} {}", verdict.rank, control::describe_exit(code - 128));
       else if (code > 1)

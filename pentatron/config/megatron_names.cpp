@@ -277,8 +277,9 @@ constexpr MegatronNote kNotes[] = {
     {"decoupled_lr", "FACTOR is its ratio to optimizer.lr, and an output layer with weights of its "
                      "own needs \"output.* lr_mult=FACTOR\", too"},
     {"decoupled_min_lr", "the factors lr_mult of optimizer.param_groups apply to optimizer.min_lr"},
-    {"main_grads_dtype", "gradients are always summed in fp32"},
-    {"main_params_dtype", "master weights are always in fp32"},
+    {"main_grads_dtype", "gradients accumulate in fp32, or in fp64 with dtype=fp64; "
+                         "ddp.grad_reduce_in_fp32=false sends them in 16 bits"},
+    {"main_params_dtype", "master weights are in fp32, or in fp64 with dtype=fp64"},
     {"offload_modules", "offload.activations=true moves the activations of all parts of a layer"},
 };
 

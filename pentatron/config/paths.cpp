@@ -53,13 +53,23 @@ std::optional<size_t> path_nearness(std::string_view typed, std::string_view can
   return sections ? 2 * *names + *sections : 2 * *names + 3;
 }
 
+bool is_false(std::string_view value) {
+  return value == "false" || value == "False";
+}
+
+/// Whether a setting stands for a flag of Megatron's that is true, and has no opposite:
+/// "dtype=fp16".
+bool needs_true(std::string_view setting) {
+  return setting.find('=') != std::string_view::npos && !setting.ends_with("=true") &&
+         !setting.ends_with("=false");
+}
+
 /// Megatron's setting with what was typed: "train.recompute" is "train.recompute=full" for a value
 /// that the key takes, and "offload.optimizer=true" is false for a flag that is false.
 std::string with_value(const Schema& root, std::string_view setting, std::string_view value) {
   if (value.empty() || setting.find(' ') != std::string_view::npos) return std::string(setting);
-  const bool turned_off = value == "false" || value == "False";
   for (const auto& [stated, opposite] : {std::pair("=true", "=false"), {"=false", "=true"}})
-    if (turned_off && setting.ends_with(stated))
+    if (is_false(value) && setting.ends_with(stated))
       return std::string(setting.substr(0, setting.rfind('='))) + opposite;
   const Found key = find(root, nullptr, setting);
   if (key.entry == nullptr || key.entry->type == nullptr ||
@@ -145,7 +155,8 @@ void add_unknown(const Schema& root, const void* object, std::string_view path,
   const std::string_view note = note_on_megatron(path);
   const std::string cause =
       fmt::format("{} is not a key{}{}", excerpt(path, 120), note.empty() ? "" : ": ", note);
-  if (!note.empty() && setting_of_megatron(path).empty())
+  const std::string_view setting = setting_of_megatron(path);
+  if ((!note.empty() && setting.empty()) || (is_false(value) && needs_true(setting)))
     return violations.add_at(where, path, cause, fmt::format("remove {}", path));
   // What another program calls by that name, of whatever variant: the next error names that.
   const auto known = [&root](std::string_view setting) {
@@ -153,7 +164,7 @@ void add_unknown(const Schema& root, const void* object, std::string_view path,
     return key.starts_with("--") || (!key.empty() && find(root, nullptr, key).entry != nullptr);
   };
   std::string suggestion(setting_of_common_name(path));
-  if (!known(suggestion)) suggestion = with_value(root, setting_of_megatron(path), value);
+  if (!known(suggestion)) suggestion = with_value(root, setting, value);
   const bool unnamed = path.ends_with('.'); // a key of a section, without its name
   if (!known(suggestion)) suggestion = unnamed ? "" : nearest_path(root, object, path);
   if (suggestion.empty()) {

@@ -9,6 +9,7 @@
 #include "pentatron/base/hf_cache.h"
 #include "pentatron/base/nearest.h"
 #include "pentatron/checkpoint/hf/hf_export.h"
+#include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/data/batches_dataset.h"
 #include "pentatron/data/check_fields.h"
 #include "pentatron/data/gpt/data_paths.h"
@@ -409,6 +410,11 @@ void Config::validate(config::Violations& violations, std::string_view) const {
   const optim::TrainLength length = train_length(train);
   if (length.iters + length.samples > 0)
     optim::check_scheduler(scheduler, optimizer.lr, optimizer.min_lr, length, violations);
+}
+
+bool starts_fresh(const CheckpointConfig& checkpoint) {
+  return checkpoint.load.empty() ||
+         (loads_own(checkpoint) && !checkpoint::latest_name(checkpoint.save));
 }
 
 bool loads_own(const CheckpointConfig& checkpoint) {

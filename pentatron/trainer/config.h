@@ -389,6 +389,8 @@ Config load_config(const std::optional<std::string>& file,
 /// The batch size over the run.
 optim::BatchSizeSchedule batch_schedule(const TrainConfig& train);
 
+/// Whether no checkpoint is loaded: with checkpoint.load=auto, checkpoint.save holds none yet.
+bool starts_fresh(const CheckpointConfig& checkpoint);
 /// Whether checkpoint.load=auto: what checkpoint.save holds, if anything.
 bool loads_own(const CheckpointConfig& checkpoint);
 

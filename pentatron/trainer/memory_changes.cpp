@@ -8,6 +8,7 @@
 
 #include <linux/magic.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -76,8 +77,10 @@ OffloadFolder offload_folder(const Config& config) {
   struct statfs disk {};
   const bool in_memory = ::statfs(path.c_str(), &disk) == 0 &&
                          (disk.f_type == TMPFS_MAGIC || disk.f_type == RAMFS_MAGIC);
+  const bool read_only = ::access(path.c_str(), F_OK) == 0 && ::access(path.c_str(), W_OK) != 0;
   const std::optional<double> free = free_disk(path);
-  return in_memory || !free ? OffloadFolder{} : OffloadFolder{.path = path, .free_bytes = *free};
+  return in_memory || read_only || !free ? OffloadFolder{}
+                                         : OffloadFolder{.path = path, .free_bytes = *free};
 }
 
 std::vector<MemoryChange> changes_of_memory_alone(const Config& config, int64_t replicas,
@@ -124,7 +127,7 @@ std::vector<MemoryChange> leaner_optimizers(const Config& config) {
   if (o.exp_avg_dtype != StateDtype::kFp8)
     all.push_back(means + "fp8" + (adam ? squares + "fp16" : ""));
   // A run that resumes keeps its optimizer.
-  const bool resumes = !config.checkpoint.load.empty() && !foreign_model(config.checkpoint) &&
+  const bool resumes = !starts_fresh(config.checkpoint) && !foreign_model(config.checkpoint) &&
                        config.checkpoint.load_optimizer;
   if (adam && !resumes) {
     all.push_back(lean_lion(config));

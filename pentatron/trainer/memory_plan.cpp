@@ -170,8 +170,12 @@ class Planner {
         std::max(1.0, static_cast<double>(replicas) /
                           static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
     const int64_t zero = shards > 1 ? c_.ddp.zero_stage : 0;
+    // At least that of the largest, also where others are frozen or several stages share it.
     const double whole_share =
-        zero > 0 ? largest_share_of_whole(rank, family, static_cast<int64_t>(shards)) : 1;
+        zero > 0 && trained.whole_count > 0
+            ? std::max(largest_share_of_whole(rank, family, static_cast<int64_t>(shards)),
+                       std::min(1.0, trained.largest / trained.whole_count))
+            : 1;
     const auto share = [&](double all, double whole, int64_t from_stage) {
       return zero >= from_stage ? (all - whole) / shards + whole * whole_share : all;
     };
@@ -232,7 +236,8 @@ class Planner {
         parallel::share_out(sizes, filled);
     }
     const int64_t all = std::accumulate(filled.begin(), filled.end(), int64_t{0});
-    return all > 0 ? static_cast<double>(std::ranges::max(filled)) / static_cast<double>(all) : 0;
+    return all > 0 ? static_cast<double>(std::ranges::max(filled)) / static_cast<double>(all)
+                   : 1 / static_cast<double>(shards);
   }
 
   /// Temporaries of the batch of parameters that needs most.

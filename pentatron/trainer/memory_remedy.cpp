@@ -184,7 +184,7 @@ std::string memory_remedy(Config config, int world_size, const LocalRanks& here,
     return list();
   }
   // Only as many tokens as the text has; those of a loaded model and of a corpus are what they are.
-  const bool own_model = config.checkpoint.load.empty();
+  const bool own_model = starts_fresh(config.checkpoint);
   if (own_model) {
     const int64_t vocabulary = config.dataset.type == data::DatasetType::kMock
                                    ? models::ModelConfig{}.vocab_size

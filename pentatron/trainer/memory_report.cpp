@@ -174,13 +174,17 @@ void MemoryPeakLog::after_step() {
   told_ = peak.bytes;
 }
 
-std::optional<at::Device> out_of_memory(const std::exception& error, at::Device device) {
+std::optional<at::Device> out_of_memory(const std::exception& error, at::Device device,
+                                        int64_t device_free) {
   const std::string_view what = error.what();
   const auto says = [&](std::string_view words) {
     return what.find(words) != std::string_view::npos;
   };
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr || says("can't allocate memory"))
     return at::Device(at::kCPU);
+  // CUDA says the same of pinned memory of the host, to which a run offloads.
+  constexpr int64_t kEnough = int64_t{1} << 30;
+  if (says("CUDA error: out of memory") && device_free > kEnough) return at::Device(at::kCPU);
   // Libraries take memory of the device, too, and report it in words of their own.
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
       says("CUDA error: out of memory") || says("CUBLAS_STATUS_ALLOC_FAILED") ||
@@ -211,6 +215,9 @@ std::string out_of_memory_text(const Config& config, const RankPlace& place, at:
   }
   if (on_host && of_gpu_rank)
     return fmt::format("out of memory{}\n  try: {}", text, host_remedy(config));
+  // What one large allocation did not get is there for many small ones.
+  if (held.device)
+    used = std::max(used, static_cast<double>(held.device->reserved + held.device->free));
   // With the least that a process takes, so that the plan for what was held would fit.
   const std::string remedy = memory_remedy(config, place.world_size, {.ranks = 1, .processes = 1},
                                            static_cast<int64_t>(used + kProcessBytes));
@@ -227,8 +234,10 @@ std::string out_of_memory_text(const Config& config, const comm::Group& world,
                                const std::exception& error) {
   if (!out_of_memory(error, at::kCPU)) return "";
   const at::Device device = rank_device(config.device, world);
+  const HeldMemory held = held_memory(device);
   return out_of_memory_text(config, {.rank = world.rank(), .world_size = world.size()},
-                            *out_of_memory(error, device), held_memory(device));
+                            *out_of_memory(error, device, held.device ? held.device->free : 0),
+                            held);
 }
 
 } // namespace pentatron::trainer

@@ -49,9 +49,10 @@ class MemoryPeakLog {
   double told_ = 0;
 };
 
-/// Whose memory an allocation has failed in: the machine's (a CPU), or that of `device`. None: it
-/// is another error.
-std::optional<at::Device> out_of_memory(const std::exception& error, at::Device device);
+/// Whose memory an allocation has failed in: the machine's (a CPU), or that of `device`, which has
+/// so many bytes free. None: it is another error.
+std::optional<at::Device> out_of_memory(const std::exception& error, at::Device device,
+                                        int64_t device_free = 0);
 
 /// A rank of a run.
 struct RankPlace {

@@ -105,7 +105,7 @@ TEST(DeviceOperations, AreKnownHoweverFarTheHostIsAhead) {
 TEST(DeviceOperations, OfOneCallEndTogether) {
   OperationLog log;
   const int pp = log.add_group("pp", {4, 6});
-  OperationStart send = sum_of_three(), recv = all_reduce();
+  OperationStart send = sum_of_three(), recv = sum_of_three();
   send.call = "send";
   recv.call = "recv";
   const auto operation = std::make_shared<FakeOperation>(Progress::kRunning);

@@ -43,6 +43,11 @@ TEST(MemoryKill, IsNotNamedForOtherEnds) {
   EXPECT_THAT(kills.text(std::nullopt, false), IsEmpty());
 }
 
+/// What this machine's kernel counts says nothing of another machine.
+TEST(MemoryKill, OfAnotherMachineIsPossible) {
+  EXPECT_THAT(MemoryKills().text(SIGKILL, false), HasSubstr("the kernel may have killed it"));
+}
+
 TEST(MemoryKill, EndsTheSentenceOfTheVerdict) {
   const Verdict verdict{.rank = 2,
                         .event = "rank 2 " + describe_exit(SIGKILL),

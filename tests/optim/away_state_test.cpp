@@ -142,7 +142,7 @@ TEST(AwayMemory, HasThreePartsAtMost) {
 TEST(AwayErrors, NameTheKey) {
   EXPECT_NE(test::error_of([] {
               nn::state_store_in_file("/proc/version/x");
-            }).find("cannot write to offload.dir=/proc/version/x"),
+            }).find("offload.dir=/proc/version/x cannot be written"),
             std::string::npos);
   // A limit of file sizes in place of a full disk.
   const TemporaryFolder folder;

@@ -146,6 +146,10 @@ TEST(MegatronNames, LeadToTheValueThatWasGiven) {
          "optimizer.exp_avg_dtype=TYPE and optimizer.exp_avg_sq_dtype=TYPE"},
         {"optimizer.decoupled_lr=1e-3",
          "optimizer.param_groups=[\"embedding.word.* lr_mult=FACTOR\"]"},
+        // What is off here, too.
+        {"fp16=false", "remove fp16"},
+        {"ddp.use_distributed_optimizer=false", "remove ddp.use_distributed_optimizer"},
+        {"use_precision_aware_optimizer=false", "remove use_precision_aware_optimizer"},
         {"train_data_path=a b", "dataset.train_data_path"}})
     EXPECT_THAT(said_of(assignment), EndsWith(std::string("try: ") + setting)) << assignment;
 }
@@ -153,8 +157,8 @@ TEST(MegatronNames, LeadToTheValueThatWasGiven) {
 TEST(MegatronNames, OfWhatIsFixedAreToldWithTheReason) {
   EXPECT_THAT(said_of("decoupled_lr=1"), HasSubstr("is not a key: FACTOR is its ratio to "));
   for (const auto& [name, reason] :
-       {std::pair{"optimizer.main_grads_dtype", "gradients are always summed in fp32"},
-        {"main_params_dtype", "master weights are always in fp32"},
+       {std::pair{"optimizer.main_grads_dtype", "gradients accumulate in fp32"},
+        {"main_params_dtype", "master weights are in fp32"},
         {"decoupled_min_lr", "apply to optimizer.min_lr"},
         {"model.offload_modules", "of all parts of a layer"}}) {
     EXPECT_EQ(config::setting_of_megatron(name), "");

@@ -406,5 +406,27 @@ TEST(Notices, AreGivenForMoreLayersThanThereAre) {
   }
 }
 
+/// A table that rules need whole is all on one rank, frozen layers or not, on either end of a
+/// pipeline.
+TEST(MemoryPlans, CountTheRankThatOwnsTheLargestParameter) {
+  const std::vector<std::string> keys = {"model.vocab_size=100000",
+                                         "model.hidden_size=256",
+                                         "model.num_layers=4",
+                                         "dtype=bf16",
+                                         "train.global_batch_size=32",
+                                         "optimizer.optimizer=adafactor",
+                                         "ddp.zero_stage=2"};
+  const double masters = 4.0 * 100'000 * 256;
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), keys.begin(), keys.end());
+    return plan_memory(small_model(more, 8), 8);
+  };
+  EXPECT_GT(with({"train.freeze=[\"layers.*\"]"}).rank.optimizer, masters);
+  for (const RankMemory& rank : with({"parallel.pipeline_model_parallel_size=2",
+                                      "model.untie_embeddings_and_output_weights=false"})
+                                    .pipeline)
+    EXPECT_GT(rank.optimizer, masters);
+}
+
 } // namespace
 } // namespace pentatron::trainer

@@ -136,6 +136,9 @@ TEST(MemoryRemedy, KeepsTheOptimizerOfARunThatResumes) {
   c.checkpoint.load = "runs/earlier";
   EXPECT_THAT(kinds(), AllOf(HasSubstr("exp_avg_dtype=bf16"), Not(HasSubstr("=lion")),
                              Not(HasSubstr("=adafactor"))));
+  c.checkpoint.load = "auto"; // where there is none yet
+  c.checkpoint.save = "runs/none";
+  EXPECT_THAT(kinds(), HasSubstr("=lion"));
 }
 
 TEST(MemoryRemedy, TriesFewSettingsFirst) {

@@ -38,6 +38,12 @@ TEST(MemoryReport, KnowsWhoseMemoryHasRunOut) {
   EXPECT_EQ(of(c10::OutOfMemoryError({"f", "f.cpp", 1}, "CUDA out of memory. Tried to ...")), kGpu);
   EXPECT_EQ(of(std::runtime_error("CUDA error: out of memory")), kGpu);
   EXPECT_EQ(of(std::runtime_error("other")), std::nullopt);
+  // Pinned memory, where the GPU has enough.
+  EXPECT_EQ(out_of_memory(std::runtime_error("CUDA error: out of memory"), kGpu, 20 * kGigabyte),
+            at::kCPU);
+  EXPECT_EQ(out_of_memory(c10::OutOfMemoryError({"f", "f.cpp", 1}, "CUDA out of memory."), kGpu,
+                          20 * kGigabyte),
+            kGpu);
 }
 
 /// A rank on a GPU, which has tensors on both sides.

@@ -23,6 +23,7 @@ std::string MemoryKills::text(std::optional<int> wait_status, bool on_this_machi
   if (wait_status && (!WIFSIGNALED(*wait_status) || WTERMSIG(*wait_status) != SIGKILL)) return "";
   const std::optional<int64_t> now = count_memory_kills();
   if (!wait_status && (!on_this_machine || !before_ || !now)) return "";
+  if (!on_this_machine) return memory_kill_text(std::nullopt, std::nullopt);
   return memory_kill_text(before_, now);
 }
 

@@ -18,7 +18,7 @@ std::string memory_kill_text(std::optional<int64_t> before, std::optional<int64_
 class MemoryKills {
  public:
   /// Of a rank whose process has ended with this status of waitpid(). Without the status, only a
-  /// count that has grown says something, and only about processes of this machine.
+  /// count that has grown says something. The count is of processes of this machine.
   std::string text(std::optional<int> wait_status, bool on_this_machine) const;
 
  private:

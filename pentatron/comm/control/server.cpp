@@ -464,7 +464,8 @@ class Server::Loop {
                                   status ? describe_exit(*status)
                                          : "died: its process ended without reporting an error");
       verdict.where = where_lost(ranks, suspicion.rank);
-      verdict.remedy = memory_kills_.text(status, ranks_[suspicion.rank].near);
+      verdict.near = ranks_[suspicion.rank].near;
+      verdict.remedy = memory_kills_.text(status, verdict.near);
       break;
     }
     case Kind::kFailed:

@@ -20,6 +20,7 @@ struct Verdict {
   std::string where;       ///< " while in ...", or empty
   int exit_code = 1;       ///< of the run: 2 if its configuration is not valid
   std::string remedy = {}; ///< lines that say what may have happened and what to try, or empty
+  bool near = true;        ///< whether the rank's process was on this machine
 
   std::string sentence() const { return event + where + remedy; }
 };

@@ -12,12 +12,14 @@ int64_t peak_memory_bytes(at::Device device, int rank) {
 }
 
 DeviceMemory device_memory(at::Device device) {
-  const auto stats = at::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  c10::DeviceAllocator* const allocator = at::getDeviceAllocator(device.type());
+  const auto stats = allocator->getDeviceStats(device.index());
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return {.allocated = stats.allocated_bytes[kAll].current,
           .peak_allocated = stats.allocated_bytes[kAll].peak,
           .reserved = stats.reserved_bytes[kAll].current,
-          .peak_reserved = stats.reserved_bytes[kAll].peak};
+          .peak_reserved = stats.reserved_bytes[kAll].peak,
+          .free = static_cast<int64_t>(allocator->getMemoryInfo(device.index()).first)};
 }
 
 } // namespace pentatron::nn

@@ -16,6 +16,7 @@ int64_t peak_memory_bytes(at::Device device, int rank);
 struct DeviceMemory {
   int64_t allocated = 0, peak_allocated = 0; ///< of tensors
   int64_t reserved = 0, peak_reserved = 0;   ///< with what it keeps for later
+  int64_t free = 0;                          ///< of the device, by its driver
 };
 DeviceMemory device_memory(at::Device device);
 
