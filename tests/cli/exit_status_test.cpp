@@ -191,7 +191,7 @@ TEST_F(ExitStatus, IsTwoForACommandLineThatCannotBeReadWithTheWayOut) {
            {"train --use-distributed-optimizer", "--use-distributed-optimizer is not an option",
             "ddp.zero_stage=1"},
            {"train --main-grads-dtype fp32",
-            "--main-grads-dtype is not an option of pentatron train: gradients are always summed",
+            "--main-grads-dtype is not an option of pentatron train: gradients accumulate in fp32",
             "remove --main-grads-dtype"},
            {"train --fp8-format hybrid", "--fp8-format is not an option of",
             "mixed_precision.fp8=hybrid"},
