@@ -21,7 +21,7 @@ std::span<const MegatronName> megatron_names();
 /// "model.num_experts"; empty: Megatron has no such name, or no key says the same.
 std::string_view setting_of_megatron(std::string_view typed);
 
-/// What is different here, for a flag or key as above: "master weights are always in fp32", which
+/// What is different here, for a flag or key as above: "master weights are in fp32, ...", which
 /// has no setting; empty: nothing.
 std::string_view note_on_megatron(std::string_view typed);
 

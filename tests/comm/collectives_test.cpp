@@ -385,7 +385,8 @@ TEST(Mismatch, OfPartsNamesTheirLengths) {
     const std::string error =
         test::error_of([&] { reduce_scatter_rows_into(part, whole, rows, group).wait(); });
     EXPECT_THAT(error, HasSubstr("reduce_scatter #1 of group world"));
-    EXPECT_THAT(error, HasSubstr("1"));
+    EXPECT_THAT(error, testing::AnyOf(HasSubstr("Float [1, 3]"), HasSubstr("Float [1 | 3]")));
+    EXPECT_THAT(error, HasSubstr("Float [2]"));
   });
 }
 
