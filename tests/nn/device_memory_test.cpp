@@ -27,12 +27,19 @@ class Allocator final : public c10::DeviceAllocator {
   }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
   void resetPeakStats(c10::DeviceIndex) override {}
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    return {7000 + static_cast<size_t>(device), 9000};
+  }
 };
 
 TEST(DeviceMemory, IsThatOfTheDevicesAllocator) {
   static Allocator allocator;
   c10::SetAllocator(at::kPrivateUse1, &allocator);
   EXPECT_EQ(peak_memory_bytes(at::Device(at::kPrivateUse1, 2), 0), 1002);
+  const auto memory = device_memory(at::Device(at::kPrivateUse1, 2));
+  EXPECT_EQ(memory.allocated, 102);
+  EXPECT_EQ(memory.reserved, 5000);
+  EXPECT_EQ(memory.free, 7002);
 }
 
 TEST(DeviceMemory, OfTheCpuIsThatOfTheRank) {
