@@ -4,8 +4,8 @@
 set(PENTATRON_TEST_ENVIRONMENT OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=1 XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache)
 
 # What tests compile with: the code under test is optimised, its tests need not be, and g++ takes two thirds of the time. Not so
-# the tests of kernels, which have intrinsics and sums to compare with, and of the trainer: the linker takes functions of headers
-# (of ATen, JSON) from the test, and whole runs took a third longer. These compile as the code under test.
+# the tests of kernels, which have intrinsics and sums to compare with, and whole runs that link a few objects of tests: the linker
+# takes functions of headers (of ATen, JSON) from the test, and runs took a third longer (trainer_test links the modules first).
 string(COMPARE EQUAL "${CMAKE_BUILD_TYPE}" Release PENTATRON_PLAIN_TESTS)
 add_library(pentatron_test_options INTERFACE)
 target_link_libraries(pentatron_test_options INTERFACE pentatron_options LibTorch::openmp GTest::gmock)
@@ -16,7 +16,7 @@ target_compile_options(
 
 # Precompiled headers of a test: plain or torch.
 function(pentatron_test_headers target headers)
-  if(target MATCHES "^(kernels|trainer|trainer_process)_test$")
+  if(target MATCHES "^(kernels|trainer_process)_test$|roofline")
     set(precompiled pentatron_pch_${headers})
   else()
     set_target_properties(${target} PROPERTIES PENTATRON_PLAIN_CODE ${PENTATRON_PLAIN_TESTS})
@@ -59,7 +59,7 @@ function(pentatron_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE PENTATRON_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
   pentatron_test_headers(${name} ${arg_HEADERS})
-  if(PENTATRON_UNITY AND NOT name STREQUAL layers_test) # whose headers of cases share names
+  if(PENTATRON_UNITY)
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
     target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
   endif()

@@ -199,13 +199,16 @@ TEST(NormSimd, OfLongRowsEqualsTheReference) {
   for (const DType dtype : kFastTypes)
     for (const NormKind kind : kNormKinds)
       for (const auto& [cols, rows] :
-           {std::pair<int64_t, int64_t>{520, 35}, {1025, 3}, {2048, 17}, {4104, 2}, {16392, 1}})
+           {std::pair<int64_t, int64_t>{520, 35}, {1025, 3}, {2048, 17}, {4104, 2}, {16392, 1}}) {
+        // The deal of rows is that of the sizes, so narrow types do the small ones only.
+        if (dtype != DType::kFloat32 && rows * cols > 10000) continue;
         compare_entries({.kind = kind,
                          .dtype = dtype,
                          .rows = rows,
                          .cols = cols,
                          .residual = cols == 4104 || rows == 3,
                          .zero_centered = rows == 35});
+      }
 }
 
 /// Without a weight, and where only some of the gradients are wanted, in place or apart.

@@ -18,12 +18,12 @@ namespace {
 using parallel::ContextWay;
 using test::expect_close;
 using test::randn;
-using test_cases::Case;
+using test_cases::AttentionCase;
 
 struct Inputs {
   at::Tensor q, k, v, sinks, dout;
 };
-Inputs inputs_of(const Case& c, at::ScalarType dtype) {
+Inputs inputs_of(const AttentionCase& c, at::ScalarType dtype) {
   const int64_t d = c.head_size, e = c.values(), g = c.kv_heads;
   const at::Tensor q = randn({c.tokens(), c.heads, d}, 1).to(dtype),
                    kv = randn({c.tokens(), g * (d + e)}, 7).to(dtype); // strided tokens
@@ -37,7 +37,7 @@ struct Results {
 };
 
 /// On the tokens of a layout; with `way` those of a rank.
-Results attend(const Case& c, const nn::SequenceLayout& layout, const Inputs& in,
+Results attend(const AttentionCase& c, const nn::SequenceLayout& layout, const Inputs& in,
                const ContextWay* way) {
   test::Params params;
   test::Pass pass(layout);
@@ -84,7 +84,7 @@ ContextWay way_of(const Kind& kind, const comm::Group& cp) {
 }
 
 struct Run {
-  Case test_case;
+  AttentionCase test_case;
   Kind kind;
 };
 void PrintTo(const Run& run, std::ostream* os) {
@@ -92,14 +92,14 @@ void PrintTo(const Run& run, std::ostream* os) {
 }
 
 /// Of cases that `takes` takes.
-std::vector<Run> runs(bool (*takes)(const Case&)) {
+std::vector<Run> runs(bool (*takes)(const AttentionCase&)) {
   const std::vector<Kind> kinds = {
       {"ring_of_2", 2, false, true},           {"ring_of_3", 3, false, true},
       {"ring_of_5", 5, false, true},           {"gathered_by_2", 2, false, false},
       {"gathered_by_3", 3, false, false},      {"heads_of_2", 2, true, false},
       {"heads_of_2_ring_of_2", 4, true, true}, {"heads_of_2_gathered_by_2", 4, true, false}};
   std::vector<Run> all;
-  for (const Case& c : test_cases::kCases) {
+  for (const AttentionCase& c : test_cases::kCases) {
     if (c.bias || c.dlse || !c.pairs.empty() || c.mask == AttentionMask::kPrefix || !takes(c))
       continue;
     for (const Kind& kind : kinds) {
@@ -111,10 +111,10 @@ std::vector<Run> runs(bool (*takes)(const Case&)) {
   return all;
 }
 
-bool any(const Case&) {
+bool any(const AttentionCase&) {
   return true;
 }
-bool two_samples(const Case& c) {
+bool two_samples(const AttentionCase& c) {
   return c.documents.empty() && c.batch == 2;
 }
 
@@ -149,7 +149,7 @@ class ContextAttention : public testing::TestWithParam<Run> {
 class PaddedContextAttention : public ContextAttention {};
 
 TEST_P(ContextAttention, IsThatOfOneRank) {
-  const Case& c = GetParam().test_case;
+  const AttentionCase& c = GetParam().test_case;
   const nn::SequenceLayout whole = c.layout();
   compare(at::kDouble, whole, attend(c, whole, inputs_of(c, at::kDouble), nullptr),
           [](const at::Tensor& actual, const at::Tensor& expected) {
@@ -158,7 +158,7 @@ TEST_P(ContextAttention, IsThatOfOneRank) {
 }
 
 TEST_P(ContextAttention, NarrowTypesAreNearFp64) {
-  const Case& c = GetParam().test_case;
+  const AttentionCase& c = GetParam().test_case;
   const nn::SequenceLayout whole = c.layout();
   for (const auto& [dtype, bound] : {std::pair{at::kFloat, 4e-6}, {at::kBFloat16, 2.5e-2}}) {
     Inputs wide = inputs_of(c, dtype);
@@ -175,7 +175,7 @@ TEST_P(ContextAttention, NarrowTypesAreNearFp64) {
 
 /// Padding in front, behind, and whole chunks of it.
 TEST_P(PaddedContextAttention, PaddingIsSeenByNoQuery) {
-  const Case& c = GetParam().test_case;
+  const AttentionCase& c = GetParam().test_case;
   nn::SequenceLayout whole = c.layout();
   whole.real = {{0, 4}, {5, 13}};
   compare(at::kDouble, whole, attend(c, whole, inputs_of(c, at::kDouble), nullptr),
@@ -190,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, PaddedContextAttention, testing::ValuesIn(runs(t
                          kNameOf);
 
 TEST(ContextAttentionCost, KeepsWhatOneRankKeepsOfItsTokens) {
-  const Case c{.name = "", .kv_heads = 2, .batch = 1, .sequence = 16, .value_size = 5};
+  const AttentionCase c{.name = "", .kv_heads = 2, .batch = 1, .sequence = 16, .value_size = 5};
   const int64_t own = c.sequence / 4, d = c.head_size, e = c.values();
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     for (const Kind& kind : {Kind{"ring", 4, false, true}, Kind{"gathered", 4, false, false},
@@ -219,7 +219,7 @@ TEST(ContextAttentionCost, KeepsWhatOneRankKeepsOfItsTokens) {
 }
 
 TEST(ContextAttentionErrors, HeadsThatDoNotDivideAreNamed) {
-  const Case c{.name = "", .heads = 4, .kv_heads = 1};
+  const AttentionCase c{.name = "", .heads = 4, .kv_heads = 1};
   const std::string message = test::error_of([&] {
     test::run_ranks(2, [&](const comm::Group& cp) {
       const ContextWay way{.heads = cp, .blocks = {}, .ring = false};

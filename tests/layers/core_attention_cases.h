@@ -9,7 +9,7 @@
 
 namespace pentatron::layers::test_cases {
 
-struct Case {
+struct AttentionCase {
   std::string name;
   int64_t heads = 4, kv_heads = 4, head_size = 8;
   int64_t batch = 2, sequence = 13;
@@ -47,7 +47,7 @@ struct Case {
   }
 };
 
-inline const std::vector<Case> kCases = {
+inline const std::vector<AttentionCase> kCases = {
     {.name = "heads"},
     {.name = "one_token", .batch = 1, .sequence = 1},
     {.name = "grouped", .heads = 6, .kv_heads = 2},

@@ -21,18 +21,18 @@ using test::expect_close;
 using test::randn;
 using test::relative_error;
 
-using test_cases::Case;
+using test_cases::AttentionCase;
 using test_cases::kCases;
 
 constexpr uint64_t kSeed = 21;
 constexpr uint32_t kSite = 5;
 constexpr int64_t kHeadOffset = 3;
 
-struct Inputs {
+struct CoreInputs {
   at::Tensor q, k, v, sinks, bias, dout, dlse;
 };
 
-Inputs inputs_of(const Case& c, at::ScalarType dtype) {
+CoreInputs core_inputs_of(const AttentionCase& c, at::ScalarType dtype) {
   // Parts of a fused projection: strided tokens.
   const int64_t d = c.head_size, e = c.values(), g = c.kv_heads;
   const at::Tensor q = randn({c.tokens(), (c.heads + 3) * d}, 1).to(dtype),
@@ -50,12 +50,12 @@ Inputs inputs_of(const Case& c, at::ScalarType dtype) {
           c.dlse ? randn({c.tokens(), c.heads}, 6).to(acc) : at::Tensor()};
 }
 
-struct Results {
+struct CoreResults {
   at::Tensor out, lse, dq, dk, dv, dsinks, dbias;
 };
 
 /// Whether dropout keeps a probability, from the definition of its address.
-bool keeps(const Case& c, const nn::SequenceLayout& layout, int64_t head, int64_t i,
+bool keeps(const AttentionCase& c, const nn::SequenceLayout& layout, int64_t head, int64_t i,
            int64_t key_position) {
   const auto row = static_cast<uint64_t>(layout.row_ids[i].item<int64_t>());
   const uint64_t feature =
@@ -69,7 +69,7 @@ bool keeps(const Case& c, const nn::SequenceLayout& layout, int64_t head, int64_
 
 /// What the definition says of every query and key.
 struct Square {
-  explicit Square(const Case& c)
+  explicit Square(const AttentionCase& c)
       : hidden(at::ones({c.tokens(), c.key_tokens()}, at::kBool)),
         column(at::zeros({c.tokens(), c.key_tokens()}, at::kLong)),
         key_position(at::zeros({c.tokens(), c.key_tokens()}, at::kLong)),
@@ -93,7 +93,7 @@ struct Square {
 };
 
 /// Head by head, all scores at once, in fp64.
-Results naive(const Case& c, const Inputs& in) {
+CoreResults naive(const AttentionCase& c, const CoreInputs& in) {
   const nn::SequenceLayout layout = c.layout();
   const int64_t t = c.tokens(), keys = c.key_tokens();
   const Square square(c);
@@ -148,7 +148,7 @@ Results naive(const Case& c, const Inputs& in) {
           r.grads[4]};
 }
 
-CoreAttentionOptions options_of(const Case& c) {
+CoreAttentionOptions options_of(const AttentionCase& c) {
   return {.mask = c.mask,
           .scale = c.scale,
           .window = c.window,
@@ -160,7 +160,7 @@ CoreAttentionOptions options_of(const Case& c) {
 }
 
 /// The public function, whatever it chooses.
-Results chosen(const Case& c, const Inputs& in) {
+CoreResults chosen(const AttentionCase& c, const CoreInputs& in) {
   test::Params params;
   test::Pass pass(c.layout());
   pass.ctx.seed = kSeed;
@@ -178,7 +178,7 @@ Results chosen(const Case& c, const Inputs& in) {
   } else {
     y.out.backward(in.dout.clone());
   }
-  Results r{y.out.detach(), y.lse.detach(), x.q.grad(), x.k.grad(), x.v.grad(), {}, {}};
+  CoreResults r{y.out.detach(), y.lse.detach(), x.q.grad(), x.k.grad(), x.v.grad(), {}, {}};
   if (c.bias) r.dbias = x.bias.grad();
   if (options.sinks != nullptr) {
     r.dsinks = options.sinks->main_grad();
@@ -187,7 +187,7 @@ Results chosen(const Case& c, const Inputs& in) {
   return r;
 }
 
-detail::AttentionInputs arguments(const Case& c, const Inputs& in) {
+detail::AttentionInputs arguments(const AttentionCase& c, const CoreInputs& in) {
   std::vector<AttentionPair> pairs = c.all_pairs();
   std::erase_if(pairs, [](const AttentionPair& p) { return p.query_size == 0 || p.key_size == 0; });
   return {.q = in.q,
@@ -206,7 +206,8 @@ using Backward = detail::AttentionGradients (*)(const detail::AttentionInputs&,
                                                 const detail::AttentionResult&,
                                                 const detail::OutputGradients&);
 
-Results by_hand(const Case& c, const Inputs& in, Forward forward, Backward backward) {
+CoreResults by_hand(const AttentionCase& c, const CoreInputs& in, Forward forward,
+                    Backward backward) {
   test::Params params;
   detail::AttentionInputs args = arguments(c, in);
   if (c.softmax == SoftmaxKind::kLearnable) args.options.sinks = &params.add("sinks", in.sinks);
@@ -217,15 +218,15 @@ Results by_hand(const Case& c, const Inputs& in, Forward forward, Backward backw
   return {saved.out.view({c.tokens(), -1}), saved.lse.t(), g.dq, g.dk, g.dv, g.dsinks, g.dbias};
 }
 
-Results flash(const Case& c, const Inputs& in) {
+CoreResults flash(const AttentionCase& c, const CoreInputs& in) {
   return by_hand(c, in, detail::flash_forward, detail::flash_backward);
 }
-Results blocked(const Case& c, const Inputs& in) {
+CoreResults blocked(const AttentionCase& c, const CoreInputs& in) {
   return by_hand(c, in, detail::blocked_forward, detail::blocked_backward);
 }
 
 /// The kernels on raw pointers: the reference for fp64, else the first that accepts.
-Results kernel(const Case& c, const Inputs& in) {
+CoreResults kernel(const AttentionCase& c, const CoreInputs& in) {
   const at::ScalarType dtype = in.q.scalar_type(), acc = nn::acc_dtype(dtype);
   at::Tensor sinks;
   if (c.softmax == SoftmaxKind::kLearnable) sinks = in.sinks.to(acc);
@@ -278,36 +279,36 @@ Results kernel(const Case& c, const Inputs& in) {
 
 struct Implementation {
   std::string name;
-  Results (*run)(const Case&, const Inputs&);
-  bool (*accepts)(const Case&);
+  CoreResults (*run)(const AttentionCase&, const CoreInputs&);
+  bool (*accepts)(const AttentionCase&);
 };
 
-bool any(const Case&) {
+bool any_case(const AttentionCase&) {
   return true;
 }
 
 const std::vector<Implementation> kImplementations = {
-    {"chosen", chosen, any},
+    {"chosen", chosen, any_case},
     {"flash", flash,
-     [](const Case& c) {
-       return !c.dlse && detail::flash_accepts(arguments(c, inputs_of(c, at::kDouble)));
+     [](const AttentionCase& c) {
+       return !c.dlse && detail::flash_accepts(arguments(c, core_inputs_of(c, at::kDouble)));
      }},
-    {"blocked", blocked, any},
-    {"kernel", kernel, any}};
+    {"blocked", blocked, any_case},
+    {"kernel", kernel, any_case}};
 
-struct Run {
+struct CoreRun {
   Implementation implementation;
-  Case test_case;
+  AttentionCase test_case;
 };
-void PrintTo(const Run& run, std::ostream* os) {
+void PrintTo(const CoreRun& run, std::ostream* os) {
   *os << run.implementation.name << "_" << run.test_case.name;
 }
 
 /// What each implementation takes, of the cases with at least so many pairs that have keys.
-std::vector<Run> runs(size_t pairs) {
-  std::vector<Run> result;
+std::vector<CoreRun> core_runs(size_t pairs) {
+  std::vector<CoreRun> result;
   for (const Implementation& implementation : kImplementations) {
-    for (const Case& c : kCases) {
+    for (const AttentionCase& c : kCases) {
       const std::vector<AttentionPair> all = c.all_pairs();
       const auto full = std::ranges::count_if(
           all, [](const AttentionPair& p) { return p.query_size > 0 && p.key_size > 0; });
@@ -318,10 +319,12 @@ std::vector<Run> runs(size_t pairs) {
   return result;
 }
 
-class CoreAttention : public testing::TestWithParam<Run> {
+class CoreAttention : public testing::TestWithParam<CoreRun> {
  protected:
-  const Case& test_case() const { return GetParam().test_case; }
-  Results run(const Inputs& in) const { return GetParam().implementation.run(test_case(), in); }
+  const AttentionCase& test_case() const { return GetParam().test_case; }
+  CoreResults run(const CoreInputs& in) const {
+    return GetParam().implementation.run(test_case(), in);
+  }
 };
 class CoreAttentionDocuments : public CoreAttention {};
 
@@ -335,8 +338,8 @@ void expect_lse(const at::Tensor& actual, const at::Tensor& expected, test::Tole
 }
 
 TEST_P(CoreAttention, IsTheSoftmaxOverTheFullSquare) {
-  const Inputs in = inputs_of(test_case(), at::kDouble);
-  const Results actual = run(in), expected = naive(test_case(), in);
+  const CoreInputs in = core_inputs_of(test_case(), at::kDouble);
+  const CoreResults actual = run(in), expected = naive(test_case(), in);
   constexpr test::Tolerance kExact{1e-11, 1e-12};
   expect_close(actual.out, expected.out, kExact);
   expect_lse(actual.lse, expected.lse, kExact);
@@ -350,8 +353,8 @@ TEST_P(CoreAttention, IsTheSoftmaxOverTheFullSquare) {
 
 TEST_P(CoreAttention, NarrowTypesAreNearFp64) {
   for (const auto& [dtype, bound] : {std::pair{at::kFloat, 2e-6}, {at::kBFloat16, 1.2e-2}}) {
-    const Inputs in = inputs_of(test_case(), dtype);
-    const Results actual = run(in), expected = naive(test_case(), in);
+    const CoreInputs in = core_inputs_of(test_case(), dtype);
+    const CoreResults actual = run(in), expected = naive(test_case(), in);
     EXPECT_EQ(actual.out.scalar_type(), dtype);
     const at::ScalarType acc = nn::acc_dtype(dtype);
     EXPECT_EQ(actual.lse.scalar_type(), acc);
@@ -375,13 +378,13 @@ TEST_P(CoreAttention, NarrowTypesAreNearFp64) {
 TEST_P(CoreAttentionDocuments, OnePairNeverTouchesAnotherOne) {
   const AttentionPair pair = test_case().all_pairs()[1];
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    const Inputs in = inputs_of(test_case(), dtype);
-    Inputs changed = inputs_of(test_case(), dtype);
+    const CoreInputs in = core_inputs_of(test_case(), dtype);
+    CoreInputs changed = core_inputs_of(test_case(), dtype);
     for (const at::Tensor& x : {changed.q, changed.dout})
       x.narrow(0, pair.query_begin, pair.query_size).mul_(-3).add_(1);
     for (const at::Tensor& x : {changed.k, changed.v})
       x.narrow(0, pair.key_begin, pair.key_size).mul_(-3).add_(1);
-    const Results a = run(in), b = run(changed);
+    const CoreResults a = run(in), b = run(changed);
     const auto same_outside = [&](const at::Tensor& x, const at::Tensor& y, int64_t begin,
                                   int64_t size) {
       const int64_t rest = x.size(0) - begin - size;
@@ -397,10 +400,10 @@ TEST_P(CoreAttentionDocuments, OnePairNeverTouchesAnotherOne) {
 }
 
 TEST_P(CoreAttention, OnlyTheVisibleKeysAreSeen) {
-  const Case& c = test_case();
+  const AttentionCase& c = test_case();
   const int64_t t = c.key_tokens() / 2; // a key in the middle changes
-  const Inputs in = inputs_of(c, at::kDouble);
-  Inputs changed = inputs_of(c, at::kDouble);
+  const CoreInputs in = core_inputs_of(c, at::kDouble);
+  CoreInputs changed = core_inputs_of(c, at::kDouble);
   for (const at::Tensor& x : {changed.k, changed.v}) x[t].mul_(-3).add_(1);
   const at::Tensor moved = run(in).out.ne(run(changed).out).any(1),
                    hidden = Square(c).hidden.select(1, t);
@@ -412,13 +415,14 @@ TEST_P(CoreAttention, OnlyTheVisibleKeysAreSeen) {
   }
 }
 
-const auto kNameOf = [](const auto& info) { return testing::PrintToString(info.param); };
-INSTANTIATE_TEST_SUITE_P(Cases, CoreAttention, testing::ValuesIn(runs(0)), kNameOf);
-INSTANTIATE_TEST_SUITE_P(Cases, CoreAttentionDocuments, testing::ValuesIn(runs(2)), kNameOf);
+const auto kCoreNameOf = [](const auto& info) { return testing::PrintToString(info.param); };
+INSTANTIATE_TEST_SUITE_P(Cases, CoreAttention, testing::ValuesIn(core_runs(0)), kCoreNameOf);
+INSTANTIATE_TEST_SUITE_P(Cases, CoreAttentionDocuments, testing::ValuesIn(core_runs(2)),
+                         kCoreNameOf);
 
 struct Choice {
   std::string name;
-  Case test_case;
+  AttentionCase test_case;
   const char *fp64, *fp32; ///< the second with AVX2
 };
 
@@ -449,11 +453,11 @@ TEST(CoreAttentionChoice, TakesWhatItCanDo) {
       {"cap and bias", {.cap = 3, .bias = true}, "blocked", "blocked"},
       {"dropout", {.dropout = 0.1}, "blocked", "kernel"}};
   for (const Choice& choice : choices) {
-    const Case& c = choice.test_case;
+    const AttentionCase& c = choice.test_case;
     test::Pass pass(c.layout());
     pass.ctx.training = true;
     const auto entry = [&](at::ScalarType dtype) {
-      const Inputs in = inputs_of(c, dtype);
+      const CoreInputs in = core_inputs_of(c, dtype);
       return std::string(core_attention_entry({in.q, in.k, in.v, in.bias}, c.all_pairs(),
                                               options_of(c), pass.ctx));
     };
@@ -465,8 +469,8 @@ TEST(CoreAttentionChoice, TakesWhatItCanDo) {
 }
 
 TEST(CoreAttentionErrors, PairsThatOverlapOrLeaveTheTensorsAreNamed) {
-  const Case c{.bias = true};
-  const Inputs in = inputs_of(c, at::kDouble);
+  const AttentionCase c{.bias = true};
+  const CoreInputs in = core_inputs_of(c, at::kDouble);
   test::Pass pass(c.layout());
   const auto error = [&](std::vector<AttentionPair> pairs) {
     return test::error_of([&] {
@@ -488,8 +492,8 @@ TEST(CoreAttentionErrors, PairsThatOverlapOrLeaveTheTensorsAreNamed) {
 /// Attention to two halves of the keys, merged by their log-sum-exp, is attention to all: values
 /// and gradients.
 TEST(CoreAttentionLse, MergesBlocksOfKeys) {
-  const Case c{.heads = 4, .kv_heads = 2, .batch = 1, .sequence = 20};
-  const Inputs in = inputs_of(c, at::kDouble);
+  const AttentionCase c{.heads = 4, .kv_heads = 2, .batch = 1, .sequence = 20};
+  const CoreInputs in = core_inputs_of(c, at::kDouble);
   test::Pass pass(c.layout());
   const auto attend = [&](const std::vector<at::Tensor>& x, int64_t begin, int64_t size) {
     return core_attention(
@@ -514,8 +518,8 @@ TEST(CoreAttentionLse, MergesBlocksOfKeys) {
 }
 
 TEST(CoreAttentionDropout, IsAbsentOutsideTraining) {
-  const Case c{.heads = 2, .kv_heads = 2};
-  const Inputs in = inputs_of(c, at::kDouble);
+  const AttentionCase c{.heads = 2, .kv_heads = 2};
+  const CoreInputs in = core_inputs_of(c, at::kDouble);
   test::Pass pass(c.layout());
   CoreAttentionOptions options = options_of(c);
   const auto out = [&] {
@@ -529,8 +533,8 @@ TEST(CoreAttentionDropout, IsAbsentOutsideTraining) {
 }
 
 TEST(CoreAttentionDropout, FollowsTheSampleHoweverTheBatchIsSplit) {
-  const Case c{.heads = 2, .kv_heads = 2, .dropout = 0.4};
-  const Inputs in = inputs_of(c, at::kDouble);
+  const AttentionCase c{.heads = 2, .kv_heads = 2, .dropout = 0.4};
+  const CoreInputs in = core_inputs_of(c, at::kDouble);
   test::Pass pass(c.layout());
   pass.ctx.training = true;
   const at::Tensor whole =

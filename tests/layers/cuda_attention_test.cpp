@@ -17,10 +17,10 @@ namespace pentatron::layers::detail {
 namespace {
 
 using test::randn;
-using test_cases::Case;
+using test_cases::AttentionCase;
 
 struct Run {
-  Case test_case;
+  AttentionCase test_case;
   at::ScalarType dtype;
 };
 void PrintTo(const Run& run, std::ostream* os) {
@@ -29,7 +29,7 @@ void PrintTo(const Run& run, std::ostream* os) {
 
 std::vector<Run> cuda_runs() {
   std::vector<Run> runs;
-  for (Case c : test_cases::kCases) {
+  for (AttentionCase c : test_cases::kCases) {
     c.cap = c.dropout = 0;
     c.bias = c.dlse = false;
     for (const auto dtype : {at::kBFloat16, at::kFloat, at::kDouble}) runs.push_back({c, dtype});
@@ -64,7 +64,7 @@ std::vector<Run> cuda_runs() {
   return runs;
 }
 
-AttentionInputs inputs_of(const Case& c, const at::TensorOptions& options) {
+AttentionInputs inputs_of(const AttentionCase& c, const at::TensorOptions& options) {
   const int64_t d = c.head_size, e = c.values(), g = c.kv_heads;
   // Rounded to the type first, so that both sides see the same numbers.
   const auto on = [&](const at::Tensor& x, at::ScalarType rounded) {

@@ -28,13 +28,13 @@ at::Tensor read_in_parts(Layer& model, const std::vector<int64_t>& parts, nn::Kv
 }
 
 TEST(KeptLatents, GiveWhatAWholePassGives) {
-  for (const Case& c : latent_cases()) {
+  for (const LayerCase& c : latent_cases()) {
     for (const int ranks : {1, 2}) {
       test::run_ranks(ranks, [&](const comm::Group& tp) {
         Layer model(c, tp);
         const at::Tensor expected = read_in_parts(model, {kSequence}, nullptr);
         nn::KvCache cache(1);
-        expect_close(read_in_parts(model, {2, 1, 3}, &cache), expected, kExact);
+        expect_close(read_in_parts(model, {2, 1, 3}, &cache), expected, kLayerExact);
         // Of every token one latent and one rotary key, on every rank.
         const int64_t rank = c.options.attention.latent->rank;
         EXPECT_EQ(rank, kRank);

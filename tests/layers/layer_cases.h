@@ -48,9 +48,9 @@ with_and_without_dropout(const std::vector<nn::Parts>& sets) {
   return all;
 }
 
-constexpr test::Tolerance kExact{1e-10, 1e-12};
+constexpr test::Tolerance kLayerExact{1e-10, 1e-12};
 
-struct Case {
+struct LayerCase {
   std::string name;
   TransformerLayerOptions options;
   int64_t rotary_dim = 0;
@@ -59,13 +59,13 @@ struct Case {
   std::optional<RelativeBiasOptions> bias = {};
 };
 
-[[maybe_unused]] void PrintTo(const Case& c, std::ostream* os) {
+[[maybe_unused]] void PrintTo(const LayerCase& c, std::ostream* os) {
   *os << c.name;
 }
 
 /// Layers of BERT and T5, with padding.
-std::vector<Case> encoder_decoder_cases() {
-  std::vector<Case> all;
+std::vector<LayerCase> encoder_decoder_cases() {
+  std::vector<LayerCase> all;
   all.push_back({.name = "bert",
                  .options = {.attention = {.hidden = kHidden,
                                            .heads = 4,
@@ -79,7 +79,7 @@ std::vector<Case> encoder_decoder_cases() {
                              .norm_input = false,
                              .norm_residual = true},
                  .real = {{0, 4}, {2, 6}}});
-  Case encoder;
+  LayerCase encoder;
   encoder.name = "t5_encoder";
   encoder.options = {.attention = {.hidden = kHidden,
                                    .heads = 2,
@@ -91,7 +91,7 @@ std::vector<Case> encoder_decoder_cases() {
   encoder.real = {{0, 6}, {0, 3}};
   encoder.bias = {.heads = 2, .buckets = 6, .max_distance = 5};
   all.push_back(encoder);
-  Case decoder = encoder;
+  LayerCase decoder = encoder;
   decoder.name = "t5_decoder";
   decoder.options.attention.mask = AttentionMask::kCausal;
   decoder.options.cross = {
@@ -100,7 +100,7 @@ std::vector<Case> encoder_decoder_cases() {
   decoder.options.mlp.gated = true;
   decoder.bias->bidirectional = false;
   all.push_back(decoder);
-  Case other = decoder; // post-norm with every bias, groups, and a memory of its own width
+  LayerCase other = decoder; // post-norm with every bias, groups, and a memory of its own width
   other.name = "post_norm_decoder";
   other.options.attention.qkv_bias = other.options.attention.proj_bias = true;
   other.options.cross = {.hidden = kHidden,
@@ -119,18 +119,18 @@ std::vector<Case> encoder_decoder_cases() {
 }
 
 /// Latent attention: with and without compression of queries, every option of attention.
-std::vector<Case> latent_cases() {
-  Case deepseek{.name = "deepseek",
-                .options = {.attention = {.hidden = kHidden, .heads = 4, .head_size = 7},
-                            .mlp = {.hidden = kHidden,
-                                    .ffn = 10,
-                                    .activation = Activation::kSilu,
-                                    .gated = true}},
-                .rotary_dim = 4,
-                .interleaved = true};
+std::vector<LayerCase> latent_cases() {
+  LayerCase deepseek{.name = "deepseek",
+                     .options = {.attention = {.hidden = kHidden, .heads = 4, .head_size = 7},
+                                 .mlp = {.hidden = kHidden,
+                                         .ffn = 10,
+                                         .activation = Activation::kSilu,
+                                         .gated = true}},
+                     .rotary_dim = 4,
+                     .interleaved = true};
   deepseek.options.attention.latent =
       LatentSizes{.query_rank = 8, .rank = 6, .plain_size = 3, .rotary_size = 4, .value_size = 5};
-  Case plain = deepseek;
+  LayerCase plain = deepseek;
   plain.name = "latent_keys";
   plain.interleaved = false;
   AttentionOptions& o = plain.options.attention;
@@ -142,7 +142,7 @@ std::vector<Case> latent_cases() {
   o.scale = 0.7;
   o.window = 3;
   o.softmax = SoftmaxKind::kLearnable;
-  Case both = plain;
+  LayerCase both = plain;
   both.name = "latents_no_rotary";
   both.options.attention.latent->query_rank = 5;
   both.rotary_dim = 0;
@@ -150,8 +150,8 @@ std::vector<Case> latent_cases() {
   return {deepseek, plain, both};
 }
 
-[[maybe_unused]] std::vector<Case> cases() {
-  std::vector<Case> all;
+[[maybe_unused]] std::vector<LayerCase> cases() {
+  std::vector<LayerCase> all;
   all.push_back(
       {.name = "gpt2",
        .options = {
@@ -169,12 +169,12 @@ std::vector<Case> latent_cases() {
            {.attention = {.hidden = kHidden, .heads = 6, .kv_heads = 2, .head_size = 4},
             .mlp = {.hidden = kHidden, .ffn = 10, .activation = Activation::kSilu, .gated = true}},
        .rotary_dim = 4});
-  Case qwen = all.back();
+  LayerCase qwen = all.back();
   qwen.name = "qwen3";
   qwen.options.attention.qk_norm = QkNorm::kHead;
   qwen.options.attention.norm_eps = 1e-3;
   all.push_back(qwen);
-  Case odd = qwen;
+  LayerCase odd = qwen;
   odd.name = "odd";
   odd.options.attention.qkv_bias = true;
   odd.options.attention.norm_zero_centered = true;
@@ -187,7 +187,7 @@ std::vector<Case> latent_cases() {
   odd.rotary_dim = 2;
   odd.interleaved = true;
   all.push_back(odd);
-  Case plain = odd;
+  LayerCase plain = odd;
   plain.name = "no_rotary_no_gate";
   plain.rotary_dim = 0;
   plain.options.mlp.gated = false;
@@ -195,19 +195,19 @@ std::vector<Case> latent_cases() {
   plain.options.attention.softmax = SoftmaxKind::kOffByOne;
   plain.options.norm = {.kind = NormKind::kRmsNorm, .zero_centered = true};
   all.push_back(plain);
-  Case olmo = qwen;
+  LayerCase olmo = qwen;
   olmo.name = "olmo2";
   olmo.options.attention.qk_norm = QkNorm::kProjection;
   olmo.options.norm_input = false;
   olmo.options.norm_output = true;
   all.push_back(olmo);
-  Case glm = odd;
+  LayerCase glm = odd;
   glm.name = "norms_everywhere";
   glm.options.attention.qk_norm = QkNorm::kProjection; // zero-centered
   glm.options.norm_output = true;
   all.push_back(glm);
-  for (const Case& c : encoder_decoder_cases()) all.push_back(c);
-  for (const Case& c : latent_cases()) all.push_back(c);
+  for (const LayerCase& c : encoder_decoder_cases()) all.push_back(c);
+  for (const LayerCase& c : latent_cases()) all.push_back(c);
   return all;
 }
 
@@ -227,7 +227,7 @@ at::Tensor plain_linear(const at::Tensor& x, const Leaves& p, const std::string&
   return p.contains(name + ".bias") ? y + p.at(name + ".bias") : y;
 }
 
-at::Tensor plain_rotation(const at::Tensor& x, const Case& c) { // [b, s, n, d]
+at::Tensor plain_rotation(const at::Tensor& x, const LayerCase& c) { // [b, s, n, d]
   if (c.rotary_dim == 0) return x;
   const int64_t half = c.rotary_dim / 2;
   const at::Tensor frequencies = at::pow(at::scalar_tensor(10000.0, at::kDouble),
@@ -311,7 +311,7 @@ struct PlainHeads {
   at::Tensor q, k, v; ///< [b, s, heads, size]
 };
 
-PlainHeads plain_latent_heads(const at::Tensor& x, const Leaves& p, const Case& c) {
+PlainHeads plain_latent_heads(const at::Tensor& x, const Leaves& p, const LayerCase& c) {
   const AttentionOptions& o = c.options.attention;
   const LatentSizes& s = *o.latent;
   const nn::NormOptions norm{.eps = s.norm_eps, .zero_centered = o.norm_zero_centered};
@@ -335,7 +335,7 @@ PlainHeads plain_latent_heads(const at::Tensor& x, const Leaves& p, const Case& 
           kv.narrow(3, s.plain_size, s.value_size)};
 }
 
-PlainHeads plain_heads(const at::Tensor& x, const Leaves& p, const Case& c) {
+PlainHeads plain_heads(const at::Tensor& x, const Leaves& p, const LayerCase& c) {
   const AttentionOptions& o = c.options.attention;
   if (o.latent) return plain_latent_heads(x, p, c);
   const int64_t n = o.heads, g = o.kv_heads, d = o.head_size;
@@ -355,7 +355,7 @@ PlainHeads plain_heads(const at::Tensor& x, const Leaves& p, const Case& c) {
   return {plain_rotation(q, c), plain_rotation(k, c), v};
 }
 
-at::Tensor plain_attention(const at::Tensor& x, const Leaves& p, const Case& c) {
+at::Tensor plain_attention(const at::Tensor& x, const Leaves& p, const LayerCase& c) {
   const AttentionOptions& o = c.options.attention;
   const auto [q, k, v] = plain_heads(x, p, c);
   const int64_t n = o.heads, d = o.head_size;
@@ -402,7 +402,7 @@ at::Tensor plain_mlp(const at::Tensor& x, const Leaves& p, const MlpOptions& o) 
 }
 
 [[maybe_unused]] at::Tensor plain_layer(const at::Tensor& x, const at::Tensor& memory,
-                                        const Leaves& p, const Case& c) {
+                                        const Leaves& p, const LayerCase& c) {
   const TransformerLayerOptions& o = c.options;
   const auto normed = [&](bool wanted, const at::Tensor& y, const std::string& name) {
     return wanted ? plain_norm(y, p, name, o.norm) : y;
@@ -421,7 +421,7 @@ at::Tensor plain_mlp(const at::Tensor& x, const Leaves& p, const MlpOptions& o) 
   return h;
 }
 
-[[maybe_unused]] nn::SequenceLayout layout_of(const Case& c) {
+[[maybe_unused]] nn::SequenceLayout layout_of(const LayerCase& c) {
   nn::SequenceLayout layout = nn::SequenceLayout::dense(kBatch, kSequence, {4, 9}, at::kCPU);
   layout.real = c.real;
   return layout;
@@ -435,7 +435,7 @@ nn::SequenceLayout memory_layout() {
 [[maybe_unused]] at::Tensor input_x() {
   return randn({kBatch * kSequence, kHidden}, 1);
 }
-[[maybe_unused]] at::Tensor input_memory(const Case& c) {
+[[maybe_unused]] at::Tensor input_memory(const LayerCase& c) {
   const int64_t width = c.options.cross ? c.options.cross->memory : 0;
   return randn({kBatch * kMemory, width > 0 ? width : kHidden}, 3);
 }
@@ -444,7 +444,7 @@ nn::SequenceLayout memory_layout() {
 }
 
 struct Layer {
-  Layer(const Case& c, const parallel::TensorParallel& tp, at::ScalarType dtype = at::kDouble)
+  Layer(const LayerCase& c, const parallel::TensorParallel& tp, at::ScalarType dtype = at::kDouble)
       : test_case(c), scope(params, dtype, {{"tp", {tp.rank(), tp.size()}}}),
         bias(c.bias ? std::make_shared<RelativeBias>(scope / "relative_bias", *c.bias, tp)
                     : nullptr),
@@ -456,7 +456,7 @@ struct Layer {
     return test_case.options.cross ? layer.forward(in[0], in[1], memory, ctx)
                                    : layer.forward(in[0], ctx);
   }
-  static std::shared_ptr<const RotaryTable> rotary(const Case& c, at::ScalarType dtype) {
+  static std::shared_ptr<const RotaryTable> rotary(const LayerCase& c, at::ScalarType dtype) {
     if (c.rotary_dim == 0) return std::make_shared<RotaryTable>();
     return std::make_shared<RotaryTable>(RotaryTable::make(
         {.rotary_dim = c.rotary_dim}, c.interleaved, kSequence, nn::acc_dtype(dtype), at::kCPU));
@@ -466,7 +466,7 @@ struct Layer {
     return randn(param.spec().shape, std::hash<std::string>{}(param.name()) % 1000) * 0.5;
   }
 
-  Case test_case;
+  LayerCase test_case;
   nn::SequenceLayout memory = memory_layout();
   nn::ParamList params;
   nn::Scope scope;
@@ -475,7 +475,7 @@ struct Layer {
   nn::ResidentStore store;
 };
 
-class LayerTest : public testing::TestWithParam<Case> {};
+class LayerTest : public testing::TestWithParam<LayerCase> {};
 
 } // namespace
 } // namespace pentatron::layers

@@ -22,31 +22,31 @@ namespace {
 using test::expect_close;
 using test::randn;
 
-constexpr int64_t kTokens = 12, kHidden = 10, kFfn = 8, kExperts = 4;
-constexpr test::Tolerance kExact{1e-12, 1e-12};
+constexpr int64_t kMoeTokens = 12, kMoeHidden = 10, kMoeFfn = 8, kMoeExperts = 4;
+constexpr test::Tolerance kMoeExact{1e-12, 1e-12};
 
-struct Case {
+struct MoeCase {
   const char* name;
   MoeOptions options;
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const MoeCase& c) {
   return out << c.name;
 }
 
 MoeOptions plain() {
   MoeOptions o;
-  o.expert = {.hidden = kHidden,
-              .ffn = kFfn,
+  o.expert = {.hidden = kMoeHidden,
+              .ffn = kMoeFfn,
               .activation = kernels::Activation::kSilu,
               .gated = true,
               .init_std = 0.3,
               .proj_init_std = 0.3};
-  o.router = {.experts = kExperts, .top_k = 2};
+  o.router = {.experts = kMoeExperts, .top_k = 2};
   return o;
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all = {{"gated", plain()}};
+std::vector<MoeCase> moe_cases() {
+  std::vector<MoeCase> all = {{"gated", plain()}};
   MoeOptions biased = plain();
   biased.expert.bias = biased.router_bias = true;
   biased.expert.gated = false;
@@ -77,14 +77,14 @@ std::vector<Case> cases() {
   all.push_back({"latent", latent});
   MoeOptions one = plain();
   one.latent = 14; // wider than the layer
-  one.router = {.experts = kExperts, .top_k = 1, .score_first = true};
+  one.router = {.experts = kMoeExperts, .top_k = 1, .score_first = true};
   all.push_back({"wide_latent", one});
   return all;
 }
 
-struct Layer {
-  Layer(const MoeOptions& o, const parallel::TensorParallel& tp = {},
-        const parallel::ExpertParallel& experts = {}, at::ScalarType dtype = at::kDouble)
+struct BuiltMoe {
+  BuiltMoe(const MoeOptions& o, const parallel::TensorParallel& tp = {},
+           const parallel::ExpertParallel& experts = {}, at::ScalarType dtype = at::kDouble)
       : moe(nn::Scope(params, dtype, {{"tp", {tp.rank(), tp.size()}}}), o, tp, experts),
         store(params, at::kCPU) {
     params.make_buffers(at::kCPU);
@@ -147,39 +147,39 @@ at::Tensor define(const at::Tensor& x, const std::map<std::string, at::Tensor>& 
   return y;
 }
 
-class MoeLayer : public testing::TestWithParam<Case> {};
+class MoeLayer : public testing::TestWithParam<MoeCase> {};
 
 TEST_P(MoeLayer, IsItsDefinitionWithAllGradients) {
-  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
-  Layer layer(GetParam().options);
+  const at::Tensor x = randn({kMoeTokens, kMoeHidden}, 1), dy = randn({kMoeTokens, kMoeHidden}, 2);
+  BuiltMoe layer(GetParam().options);
   std::map<std::string, at::Tensor> values;
   for (const nn::Param& p : layer.params) values[p.name()] = p.value().clone().requires_grad_(true);
   const at::Tensor x_leaf = x.clone().requires_grad_(true);
   const at::Tensor y = define(x_leaf, values, GetParam().options);
   y.backward(dy);
-  test::Pass pass(kTokens);
+  test::Pass pass(kMoeTokens);
   const auto r = test::differentiate(
       [&](const auto& in) { return layer.moe.forward(in[0], pass.ctx); }, {x}, dy);
-  expect_close(r.y, y, kExact);
-  expect_close(r.grads[0], x_leaf.grad(), kExact);
+  expect_close(r.y, y, kMoeExact);
+  expect_close(r.grads[0], x_leaf.grad(), kMoeExact);
   for (const nn::Param& p : layer.params) {
     SCOPED_TRACE(p.name());
-    expect_close(p.main_grad(), values.at(p.name()).grad(), kExact);
+    expect_close(p.main_grad(), values.at(p.name()).grad(), kMoeExact);
     EXPECT_EQ(p.outstanding_uses(), 0);
   }
 }
 
 TEST_P(MoeLayer, NarrowTypesAreNearFp64) {
-  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
-  const auto run = [&](Layer& layer, at::ScalarType dtype) {
-    test::Pass pass(kTokens);
+  const at::Tensor x = randn({kMoeTokens, kMoeHidden}, 1), dy = randn({kMoeTokens, kMoeHidden}, 2);
+  const auto run = [&](BuiltMoe& layer, at::ScalarType dtype) {
+    test::Pass pass(kMoeTokens);
     return test::differentiate([&](const auto& in) { return layer.moe.forward(in[0], pass.ctx); },
                                {x.to(dtype)}, dy.to(dtype));
   };
-  Layer exact(GetParam().options);
+  BuiltMoe exact(GetParam().options);
   const auto expected = run(exact, at::kDouble);
   for (const auto& [dtype, bound] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 5e-2}}) {
-    Layer layer(GetParam().options, {}, {}, dtype);
+    BuiltMoe layer(GetParam().options, {}, {}, dtype);
     const auto actual = run(layer, dtype);
     EXPECT_EQ(actual.y.scalar_type(), dtype);
     EXPECT_LT(test::relative_error(actual.y, expected.y), bound);
@@ -192,17 +192,17 @@ TEST_P(MoeLayer, NarrowTypesAreNearFp64) {
 }
 
 TEST_P(MoeLayer, AFrozenParameterChangesNothingElse) {
-  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
-  const auto run = [&](Layer& layer) {
-    test::Pass pass(kTokens);
+  const at::Tensor x = randn({kMoeTokens, kMoeHidden}, 1), dy = randn({kMoeTokens, kMoeHidden}, 2);
+  const auto run = [&](BuiltMoe& layer) {
+    test::Pass pass(kMoeTokens);
     return test::differentiate([&](const auto& in) { return layer.moe.forward(in[0], pass.ctx); },
                                {x}, dy);
   };
-  Layer trained(GetParam().options);
+  BuiltMoe trained(GetParam().options);
   const auto expected = run(trained);
   for (const nn::Param& frozen : trained.params) {
     SCOPED_TRACE(frozen.name() + " is frozen");
-    Layer layer(GetParam().options);
+    BuiltMoe layer(GetParam().options);
     layer.params.find(frozen.name()).trainable = false;
     EXPECT_TRUE(test::same_bits(run(layer).grads[0], expected.grads[0]));
     for (const nn::Param& p : layer.params) {
@@ -216,9 +216,9 @@ TEST_P(MoeLayer, AFrozenParameterChangesNothingElse) {
 /// Ranks that are all of tp, which is etp x ep; each has all tokens, or under sequence parallel its
 /// own.
 TEST_P(MoeLayer, OnRanksIsTheSame) {
-  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
-  Layer one(GetParam().options);
-  test::Pass pass(kTokens);
+  const at::Tensor x = randn({kMoeTokens, kMoeHidden}, 1), dy = randn({kMoeTokens, kMoeHidden}, 2);
+  BuiltMoe one(GetParam().options);
+  test::Pass pass(kMoeTokens);
   const auto expected = test::differentiate(
       [&](const auto& in) { return one.moe.forward(in[0], pass.ctx); }, {x}, dy);
   for (const auto& [ranks, etp, kind] : {std::tuple{2, 1, parallel::DispatchKind::kAllToAll},
@@ -234,16 +234,16 @@ TEST_P(MoeLayer, OnRanksIsTheSame) {
       std::mutex mutex;
       test::run_ranks(ranks, [&, etp = etp, kind = kind](const comm::Group& group) {
         const parallel::TensorParallel tp(group, sequence, false);
-        Layer layer(GetParam().options, tp, {group, etp, {}, kind});
-        test::Pass own(kTokens);
+        BuiltMoe layer(GetParam().options, tp, {group, etp, {}, kind});
+        test::Pass own(kMoeTokens);
         if (sequence) own.layout.cut_outer(group.rank(), group.size());
         auto r =
             test::differentiate([&](const auto& in) { return layer.moe.forward(in[0], own.ctx); },
                                 {own.layout.outer(x)}, own.layout.outer(dy));
         for (at::Tensor* t : {&r.y, r.grads.data()})
           if (sequence) *t = comm::all_gather(*t, 0, group);
-        expect_close(r.y, expected.y, kExact);
-        expect_close(r.grads[0], expected.grads[0], kExact);
+        expect_close(r.y, expected.y, kMoeExact);
+        expect_close(r.grads[0], expected.grads[0], kMoeExact);
         const std::lock_guard lock(mutex);
         for (const nn::Param& p : layer.params) {
           // Addends of axes that the spec is Partial over, and shards; replicas once.
@@ -258,7 +258,7 @@ TEST_P(MoeLayer, OnRanksIsTheSame) {
       });
       for (const nn::Param& p : one.params) {
         SCOPED_TRACE(p.name());
-        expect_close(grads.at(p.name()), p.main_grad(), kExact);
+        expect_close(grads.at(p.name()), p.main_grad(), kMoeExact);
       }
     }
   }
@@ -267,15 +267,15 @@ TEST_P(MoeLayer, OnRanksIsTheSame) {
 /// The same numbers to the bit, with and without what tensor ranks exchange in shared experts.
 TEST_P(MoeLayer, SharedExpertsOnTheWayChangeNoBit) {
   if (!GetParam().options.shared) return;
-  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
+  const at::Tensor x = randn({kMoeTokens, kMoeHidden}, 1), dy = randn({kMoeTokens, kMoeHidden}, 2);
   for (const auto kind : {parallel::DispatchKind::kAllToAll, parallel::DispatchKind::kAllGather}) {
     for (const bool sequence : {false, true}) {
       test::run_ranks(2, [&](const comm::Group& group) {
         const parallel::TensorParallel tp(group, sequence, false);
         std::vector<at::Tensor> results[2];
         for (const bool overlap : {false, true}) {
-          Layer layer(GetParam().options, tp, {group, 1, {}, kind, overlap}, at::kFloat);
-          test::Pass own(kTokens);
+          BuiltMoe layer(GetParam().options, tp, {group, 1, {}, kind, overlap}, at::kFloat);
+          test::Pass own(kMoeTokens);
           if (sequence) own.layout.cut_outer(group.rank(), group.size());
           const auto r = test::differentiate(
               [&](const auto& in) { return layer.moe.forward(in[0], own.ctx); },
@@ -304,16 +304,16 @@ std::vector<nn::Parts> parts_of_experts() {
 
 /// Routing, exchange and experts, made again on one rank and on several, in the same bits.
 TEST_P(MoeLayer, RecomputedPartsChangeNoBit) {
-  const at::Tensor x = randn({kTokens, kHidden}, 1), dy = randn({kTokens, kHidden}, 2);
+  const at::Tensor x = randn({kMoeTokens, kMoeHidden}, 1), dy = randn({kMoeTokens, kMoeHidden}, 2);
   for (const bool sequence : {false, true}) {
     test::run_ranks(2, [&](const comm::Group& group) {
       const parallel::TensorParallel tp(group, sequence, false);
       std::vector<at::Tensor> plain;
       for (const nn::Parts parts : parts_of_experts()) {
         SCOPED_TRACE(test::names_of(parts));
-        Layer layer(GetParam().options, tp,
-                    {group, 1, {}, parallel::DispatchKind::kAllToAll, true});
-        test::Pass own(kTokens);
+        BuiltMoe layer(GetParam().options, tp,
+                       {group, 1, {}, parallel::DispatchKind::kAllToAll, true});
+        test::Pass own(kMoeTokens);
         own.ctx.training = true;
         own.ctx.recomputed = parts;
         if (sequence) own.layout.cut_outer(group.rank(), group.size());
@@ -338,16 +338,16 @@ TEST_P(MoeLayer, CostCountsTheBytesThatOperatorsKeep) {
   for (const nn::Parts parts : parts_of_experts())
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
       SCOPED_TRACE(test::names_of(parts));
-      Layer layer(GetParam().options, {}, {}, dtype);
-      test::Pass pass(kTokens);
+      BuiltMoe layer(GetParam().options, {}, {}, dtype);
+      test::Pass pass(kMoeTokens);
       pass.ctx.recomputed = parts;
       nn::SavedTensors account;
-      const at::Tensor x = randn({kTokens, kHidden}, 1).to(dtype).requires_grad_(true);
+      const at::Tensor x = randn({kMoeTokens, kMoeHidden}, 1).to(dtype).requires_grad_(true);
       const at::Tensor y = [&] {
         const nn::SavedTensorsScope accounted(account);
         return layer.moe.forward(x, pass.ctx);
       }();
-      const nn::LayerShape shape{.tokens = kTokens,
+      const nn::LayerShape shape{.tokens = kMoeTokens,
                                  .element_bytes = static_cast<int64_t>(at::elementSize(dtype)),
                                  .acc_bytes = dtype == at::kDouble ? 8 : 4};
       const nn::Cost cost = Moe::cost(GetParam().options, shape);
@@ -360,16 +360,16 @@ TEST_P(MoeLayer, CostCountsTheBytesThatOperatorsKeep) {
 TEST(MoePadding, CountsAsBytesAndNotAsFlops) {
   MoeOptions padded = plain();
   padded.capacity = {.factor = 2, .pad = true};
-  Layer layer(padded, {}, {}, at::kFloat);
-  test::Pass pass(kTokens);
+  BuiltMoe layer(padded, {}, {}, at::kFloat);
+  test::Pass pass(kMoeTokens);
   pass.ctx.training = true;
   nn::SavedTensors account;
-  const at::Tensor x = randn({kTokens, kHidden}, 1).to(at::kFloat).requires_grad_(true);
+  const at::Tensor x = randn({kMoeTokens, kMoeHidden}, 1).to(at::kFloat).requires_grad_(true);
   const at::Tensor y = [&] {
     const nn::SavedTensorsScope accounted(account);
     return layer.moe.forward(x, pass.ctx);
   }();
-  const nn::LayerShape shape{.tokens = kTokens, .element_bytes = 4, .acc_bytes = 4};
+  const nn::LayerShape shape{.tokens = kMoeTokens, .element_bytes = 4, .acc_bytes = 4};
   const nn::Cost cost = Moe::cost(padded, shape), without = Moe::cost(plain(), shape);
   EXPECT_EQ(account.bytes(), cost.saved_bytes);
   EXPECT_GT(cost.saved_bytes, without.saved_bytes);
@@ -406,14 +406,14 @@ TEST_P(MoeLayer, CostOnRanksCountsTheBytesThatAreKeptAndSent) {
         const comm::Group group = comm::recorded(plain, recorder);
         // Shared experts communicate as an Mlp does, which is another count.
         const parallel::TensorParallel tp(o.shared ? plain : group, c.sequence, false);
-        Layer layer(o, tp, {group, c.etp, {}, c.kind}, dtype);
+        BuiltMoe layer(o, tp, {group, c.etp, {}, c.kind}, dtype);
         test::Pass pass(kEven);
         pass.ctx.training = true;
         if (c.sequence) pass.layout.cut_outer(group.rank(), group.size());
         recorder->enable(true);
         nn::SavedTensors account;
         const at::Tensor x =
-            pass.layout.outer(randn({kEven, kHidden}, 1)).to(dtype).clone().requires_grad_(true);
+            pass.layout.outer(randn({kEven, kMoeHidden}, 1)).to(dtype).clone().requires_grad_(true);
         const at::Tensor y = [&] {
           const nn::SavedTensorsScope accounted(account);
           return layer.moe.forward(x, pass.ctx);
@@ -481,14 +481,14 @@ TEST(LatentExperts, AreThoseOfTransformers) {
   const at::Tensor x = golden("x");
   test::run_ranks(2, [&](const comm::Group& group) {
     const parallel::TensorParallel alone;
-    Layer layer(o, alone, {group, 1});
+    BuiltMoe layer(o, alone, {group, 1});
     for (nn::Param& p : layer.params) nn::load_global(p, golden(p.name()));
     for (nn::Param& b : layer.params.buffers()) b.value().copy_(golden(b.name()));
     test::Pass pass(x.size(0));
     const auto r = test::differentiate(
         [&](const auto& in) { return layer.moe.forward(in[0], pass.ctx); }, {x}, golden("dy"));
-    expect_close(r.y, golden("y"), kExact);
-    expect_close(r.grads[0], golden("grad.x"), kExact);
+    expect_close(r.y, golden("y"), kMoeExact);
+    expect_close(r.grads[0], golden("grad.x"), kMoeExact);
     for (const nn::Param& p : layer.params) {
       SCOPED_TRACE(p.name());
       const at::Tensor whole = golden("grad." + p.name());
@@ -498,12 +498,12 @@ TEST(LatentExperts, AreThoseOfTransformers) {
                    p.group == nn::ReductionGroup::kExpert
                        ? 2 * whole.narrow(0, group.rank() * part, part)
                        : whole,
-                   kExact);
+                   kMoeExact);
     }
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Options, MoeLayer, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Options, MoeLayer, testing::ValuesIn(moe_cases()),
                          [](const auto& info) { return info.param.name; });
 
 } // namespace

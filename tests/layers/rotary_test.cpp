@@ -61,20 +61,20 @@ at::Tensor positions_tensor(const std::vector<int32_t>& positions) {
   return at::tensor(positions, at::kInt);
 }
 
-struct Case {
+struct RotaryCase {
   std::string name;
   RopeOptions options;
   int64_t head_size = 16;
 };
 
-void PrintTo(const Case& c, std::ostream* os) {
+void PrintTo(const RotaryCase& c, std::ostream* os) {
   *os << c.name;
 }
 
-class Rotary : public testing::TestWithParam<Case> {};
+class Rotary : public testing::TestWithParam<RotaryCase> {};
 
 TEST_P(Rotary, TurnsPairsOfStridedHeadsByPositionTimesFrequency) {
-  const Case& c = GetParam();
+  const RotaryCase& c = GetParam();
   const std::vector<double> frequencies = plain_frequencies(c.options);
   const std::vector<int32_t> positions = {0, 1, 39, 7, 7};
   for (const bool interleaved : {false, true}) {
@@ -102,23 +102,23 @@ TEST_P(Rotary, TurnsPairsOfStridedHeadsByPositionTimesFrequency) {
 
 INSTANTIATE_TEST_SUITE_P(
     Scalings, Rotary,
-    testing::Values(Case{"plain", {.rotary_dim = 16}},
-                    Case{"partial", {.rotary_dim = 6, .theta = 5e5}},
-                    Case{"odd", {.rotary_dim = 5, .theta = 5e5}},
-                    Case{"linear",
-                         {.rotary_dim = 16, .scaling = RopeScaling::kLinear, .factor = 4}},
-                    Case{"llama3",
-                         {.rotary_dim = 16,
-                          .theta = 500000,
-                          .scaling = RopeScaling::kLlama3,
-                          .factor = 8,
-                          .original_max_position = 64}},
-                    Case{"llama3_partial",
-                         {.rotary_dim = 8,
-                          .theta = 10000,
-                          .scaling = RopeScaling::kLlama3,
-                          .factor = 32,
-                          .original_max_position = 8192}}),
+    testing::Values(RotaryCase{"plain", {.rotary_dim = 16}},
+                    RotaryCase{"partial", {.rotary_dim = 6, .theta = 5e5}},
+                    RotaryCase{"odd", {.rotary_dim = 5, .theta = 5e5}},
+                    RotaryCase{"linear",
+                               {.rotary_dim = 16, .scaling = RopeScaling::kLinear, .factor = 4}},
+                    RotaryCase{"llama3",
+                               {.rotary_dim = 16,
+                                .theta = 500000,
+                                .scaling = RopeScaling::kLlama3,
+                                .factor = 8,
+                                .original_max_position = 64}},
+                    RotaryCase{"llama3_partial",
+                               {.rotary_dim = 8,
+                                .theta = 10000,
+                                .scaling = RopeScaling::kLlama3,
+                                .factor = 32,
+                                .original_max_position = 8192}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(RotaryTable, HoldsTheAnglesOfHuggingFacesFrequencies) {

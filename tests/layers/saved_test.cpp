@@ -15,8 +15,8 @@ struct LayerRun {
   int64_t kept = 0; ///< bytes between forward and backward
 };
 
-LayerRun run_layer(Case c, const parallel::TensorParallel& tp, Means means, at::ScalarType dtype,
-                   nn::Parts parts = {}) {
+LayerRun run_layer(LayerCase c, const parallel::TensorParallel& tp, Means means,
+                   at::ScalarType dtype, nn::Parts parts = {}) {
   c.options.hidden_dropout = c.options.attention.dropout = c.options.mlp.dropout = 0.2;
   c.options.dropout_site = 1;
   c.options.mlp.dropout_site = 3;

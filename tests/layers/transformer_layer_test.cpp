@@ -20,14 +20,14 @@ TEST_P(LayerTest, GradientsAreThoseOfTheFormula) {
         return plain_layer(in[0], in[1], p, GetParam());
       },
       inputs, input_dy());
-  expect_close(actual.y, expected.y, kExact);
-  expect_close(actual.grads[0], expected.grads[0], kExact);
+  expect_close(actual.y, expected.y, kLayerExact);
+  expect_close(actual.grads[0], expected.grads[0], kLayerExact);
   EXPECT_EQ(actual.grads[1].defined(), GetParam().options.cross.has_value());
-  if (GetParam().options.cross) expect_close(actual.grads[1], expected.grads[1], kExact);
+  if (GetParam().options.cross) expect_close(actual.grads[1], expected.grads[1], kLayerExact);
   size_t i = 1;
   for (const nn::Param& param : model.params) {
     SCOPED_TRACE(param.name());
-    expect_close(param.main_grad(), expected.grads[++i], kExact);
+    expect_close(param.main_grad(), expected.grads[++i], kLayerExact);
     EXPECT_EQ(param.outstanding_uses(), 0);
   }
 }
@@ -87,7 +87,7 @@ struct Sharded {
   std::map<std::string, at::Tensor> grads;
 };
 
-Sharded on_ranks(Case c, int ranks, bool sequence = false) {
+Sharded on_ranks(LayerCase c, int ranks, bool sequence = false) {
   c.options.hidden_dropout = c.options.attention.dropout = c.options.mlp.dropout = 0.2;
   c.options.dropout_site = 1;
   c.options.mlp.dropout_site = 3;
@@ -203,7 +203,7 @@ TEST_P(LayerTest, CostCountsTheBytesKeptForBackward) {
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
       for (const auto& [ranks, sequence] : {std::pair{1, false}, {2, false}, {2, true}}) {
         test::run_ranks(ranks, [&, ranks = ranks, sequence = sequence](const comm::Group& tp) {
-          Case c = GetParam();
+          LayerCase c = GetParam();
           if (dropout) {
             c.options.hidden_dropout = c.options.attention.dropout = c.options.mlp.dropout = 0.1;
           }
@@ -249,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(Families, LayerTest, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(AttentionErrors, HeadsThatDoNotDivideAreAConfigError) {
-  const Case c = cases()[1]; // two key-value heads
+  const LayerCase c = cases()[1]; // two key-value heads
   const std::string message = test::error_of(
       [&] { test::run_ranks(4, [&](const comm::Group& tp) { Layer model(c, tp); }); });
   EXPECT_NE(message.find("attention.qkv.weight"), std::string::npos) << message;

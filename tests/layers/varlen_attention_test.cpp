@@ -19,7 +19,7 @@ namespace {
 
 using test::expect_close;
 using test::randn;
-using test_cases::Case;
+using test_cases::AttentionCase;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -118,7 +118,7 @@ class Reference final : public VarlenKernel {
 
 const Reference kReference;
 
-AttentionInputs inputs_of(const Case& c, nn::Param* sinks) {
+AttentionInputs inputs_of(const AttentionCase& c, nn::Param* sinks) {
   const int64_t d = c.head_size, e = c.values(), g = c.kv_heads;
   const at::Tensor kv = randn({c.key_tokens(), g * (d + e)}, 7); // strided tokens
   return {.q = randn({c.tokens(), c.heads, d}, 1),
@@ -135,9 +135,9 @@ AttentionInputs inputs_of(const Case& c, nn::Param* sinks) {
           .row_ids = {}};
 }
 
-std::vector<Case> taken() {
-  std::vector<Case> cases;
-  for (Case c : test_cases::kCases) {
+std::vector<AttentionCase> taken() {
+  std::vector<AttentionCase> cases;
+  for (AttentionCase c : test_cases::kCases) {
     if (c.mask == AttentionMask::kPrefix) continue;
     c.cap = c.dropout = 0;
     c.bias = false;
@@ -146,10 +146,10 @@ std::vector<Case> taken() {
   return cases;
 }
 
-class Varlen : public testing::TestWithParam<Case> {};
+class Varlen : public testing::TestWithParam<AttentionCase> {};
 
 TEST_P(Varlen, GivesWhatBlockedAttentionGives) {
-  const Case& c = GetParam();
+  const AttentionCase& c = GetParam();
   test::Params params;
   nn::Param& sinks = params.add("sinks", randn({c.heads}, 2));
   AttentionInputs in = inputs_of(c, &sinks);
