@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/paths.h"
 
@@ -65,6 +66,7 @@ fs::path parent_of(const fs::path& path) {
 
 void sync_path(const fs::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) require_descriptors(errno, path.native());
   if (descriptor < 0) fail("opened", path, errno);
   const int result = ::fsync(descriptor);
   const int error = errno;
@@ -81,6 +83,7 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), aside_(nam
   };
   // A killed process, which in a container had the same number, may have left its file.
   while ((descriptor_ = create()) < 0 && errno == EEXIST) aside_ = name_aside(target_);
+  if (descriptor_ < 0) require_descriptors(errno, target_.native());
   if (descriptor_ < 0) fail("created", target_, errno);
 }
 

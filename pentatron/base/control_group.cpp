@@ -4,6 +4,7 @@
 #include <charconv>
 #include <fstream>
 #include <initializer_list>
+#include <map>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -31,15 +32,34 @@ std::optional<int64_t> number_in(const fs::path& file) {
   return value;
 }
 
-/// The number after the first of `keys` that the lines "key number" of a file have.
-std::optional<int64_t> entry_in(const fs::path& file, std::initializer_list<const char*> keys) {
-  for (const char* const wanted : keys) {
-    std::ifstream in(file);
-    std::string key;
-    for (int64_t value = 0; in >> key >> value;)
-      if (key == wanted) return value;
-  }
+/// The lines "key number" of a file.
+using Entries = std::map<std::string, int64_t>;
+
+Entries entries_of(const fs::path& file) {
+  Entries entries;
+  std::ifstream in(file);
+  std::string key;
+  for (int64_t value = 0; in >> key >> value;) entries.emplace(key, value);
+  return entries;
+}
+
+/// The number of the first of `keys` that is there.
+std::optional<int64_t> entry_in(const Entries& entries, std::initializer_list<const char*> keys) {
+  for (const char* const wanted : keys)
+    if (const auto found = entries.find(wanted); found != entries.end()) return found->second;
   return std::nullopt;
+}
+
+/// Swap space of the machine that is free.
+int64_t free_swap(const fs::path& root) {
+  std::ifstream in(root / "proc/meminfo");
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string key;
+    int64_t kilobytes = 0;
+    if (words >> key >> kilobytes && key == "SwapFree:") return kilobytes * 1024;
+  }
+  return 0;
 }
 
 /// The path of this process in the hierarchy of a controller of version 1; "": of version 2.
@@ -89,49 +109,89 @@ void limit_processors(ControlGroup& group, double quota, double period) {
   group.cpu_quota = std::min(group.cpu_quota.value_or(quota / period), quota / period);
 }
 
-void limit_memory(ControlGroup& group, std::optional<int64_t> limit,
-                  std::optional<int64_t> with_files, std::optional<int64_t> inactive,
-                  std::optional<int64_t> active) {
-  if (!limit || *limit <= 0 || *limit >= kNoLimit) return;
-  const int64_t used =
-      std::max<int64_t>(with_files.value_or(0) - inactive.value_or(0) - active.value_or(0), 0);
-  const int64_t free = std::max<int64_t>(*limit - used, 0);
+struct MemoryOfGroup {
+  std::optional<int64_t> limit;
+  std::optional<int64_t> with_files;       ///< what is used
+  std::optional<int64_t> inactive, active; ///< files
+  int64_t kernel = 0;                      ///< of the kernel, which may give it back
+  int64_t swap = 0;                        ///< that may still be used
+};
+
+bool limits(std::optional<int64_t> limit) {
+  return limit && *limit > 0 && *limit < kNoLimit;
+}
+
+void limit_memory(ControlGroup& group, const MemoryOfGroup& of) {
+  if (!limits(of.limit)) return;
+  const int64_t files = of.inactive.value_or(0) + of.active.value_or(0);
+  const int64_t used = std::max<int64_t>(of.with_files.value_or(0) - files, 0);
+  const int64_t free = std::max<int64_t>(*of.limit - used, 0);
   group.memory_free_bytes = std::min(group.memory_free_bytes.value_or(free), free);
-  if (group.memory_limit_bytes && *group.memory_limit_bytes <= *limit) return;
-  group.memory_limit_bytes = limit;
+  if (of.with_files && of.inactive) {
+    const int64_t room =
+        std::max<int64_t>(*of.limit - std::max<int64_t>(used - of.kernel, 0), 0) + of.swap;
+    group.memory_room_bytes = std::min(group.memory_room_bytes.value_or(room), room);
+  }
+  if (group.memory_limit_bytes && *group.memory_limit_bytes <= *of.limit) return;
+  group.memory_limit_bytes = of.limit;
   group.memory_used_bytes = used;
+}
+
+void limit_memory_of_version_2(ControlGroup& group, const fs::path& level, int64_t most_swap) {
+  MemoryOfGroup of;
+  of.limit = number_in(level / "memory.max");
+  if (!limits(of.limit)) return;
+  // Read before the files: those that are read meanwhile then make the room larger, not smaller.
+  of.with_files = number_in(level / "memory.current");
+  const Entries stat = entries_of(level / "memory.stat");
+  of.inactive = entry_in(stat, {"inactive_file"});
+  of.active = entry_in(stat, {"active_file"});
+  of.kernel = entry_in(stat, {"slab_reclaimable"}).value_or(0);
+  of.swap = most_swap;
+  if (const auto most = number_in(level / "memory.swap.max"))
+    of.swap = std::clamp<int64_t>(*most - number_in(level / "memory.swap.current").value_or(0), 0,
+                                  most_swap);
+  limit_memory(group, of);
+}
+
+void limit_memory_of_version_1(ControlGroup& group, const fs::path& level, int64_t most_swap) {
+  MemoryOfGroup of;
+  of.with_files = number_in(level / "memory.usage_in_bytes");
+  // The "total" of version 1 counts the groups inside, too, as its usage does; a limit of a group
+  // around it may be one that cannot be seen here.
+  const Entries stat = entries_of(level / "memory.stat");
+  const auto own = number_in(level / "memory.limit_in_bytes"),
+             around = entry_in(stat, {"hierarchical_memory_limit"});
+  of.limit = own && around ? std::min(own, around) : own ? own : around;
+  if (!limits(of.limit)) return;
+  of.inactive = entry_in(stat, {"total_inactive_file", "inactive_file"});
+  of.active = entry_in(stat, {"total_active_file", "active_file"});
+  of.kernel = number_in(level / "memory.kmem.usage_in_bytes").value_or(0);
+  of.swap = most_swap;
+  const auto both = number_in(level / "memory.memsw.limit_in_bytes"),
+             of_both = number_in(level / "memory.memsw.usage_in_bytes");
+  if (limits(both) && of_both && of.with_files)
+    of.swap = std::clamp<int64_t>((*both - *of_both) - (*of.limit - *of.with_files), 0, most_swap);
+  limit_memory(group, of);
 }
 
 } // namespace
 
 ControlGroup read_control_group(const fs::path& root) {
   ControlGroup group;
+  const int64_t swap = free_swap(root);
   for (const fs::path& level : levels_of_version_2(root)) {
     double quota = 0, period = 0;
     if (std::ifstream(level / "cpu.max") >> quota >> period) limit_processors(group, quota, period);
-    const fs::path stat = level / "memory.stat";
-    limit_memory(group, number_in(level / "memory.max"), number_in(level / "memory.current"),
-                 entry_in(stat, {"inactive_file"}), entry_in(stat, {"active_file"}));
+    limit_memory_of_version_2(group, level, swap);
   }
   for (const fs::path& level : levels_of_version_1(root, "cpu"))
     if (const auto quota = number_in(level / "cpu.cfs_quota_us"))
       limit_processors(
           group, static_cast<double>(*quota),
           static_cast<double>(number_in(level / "cpu.cfs_period_us").value_or(100'000)));
-  for (const fs::path& level : levels_of_version_1(root, "memory")) {
-    // The "total" of version 1 counts the groups inside, too, as its usage does; a limit of a group
-    // around it may be one that cannot be seen here.
-    const fs::path stat = level / "memory.stat";
-    const auto own = number_in(level / "memory.limit_in_bytes"),
-               around = entry_in(stat, {"hierarchical_memory_limit"});
-    limit_memory(group,
-                 own && around ? std::min(own, around)
-                 : own         ? own
-                               : around,
-                 number_in(level / "memory.usage_in_bytes"),
-                 entry_in(stat, {"total_inactive_file", "inactive_file"}),
-                 entry_in(stat, {"total_active_file", "active_file"}));
-  }
+  for (const fs::path& level : levels_of_version_1(root, "memory"))
+    limit_memory_of_version_1(group, level, swap);
   return group;
 }
 
@@ -140,10 +200,12 @@ std::optional<int64_t> count_memory_kills(const fs::path& root) {
   // own.
   const std::vector<fs::path> all = levels_of_version_2(root);
   for (auto level = all.rbegin(); level != all.rend(); ++level)
-    if (const auto kills = entry_in(*level / "memory.events", {"oom_kill"})) return kills;
+    if (const auto kills = entry_in(entries_of(*level / "memory.events"), {"oom_kill"}))
+      return kills;
   for (const fs::path& level : levels_of_version_1(root, "memory"))
-    if (const auto kills = entry_in(level / "memory.oom_control", {"oom_kill"})) return kills;
-  return entry_in(root / "proc/vmstat", {"oom_kill"});
+    if (const auto kills = entry_in(entries_of(level / "memory.oom_control"), {"oom_kill"}))
+      return kills;
+  return entry_in(entries_of(root / "proc/vmstat"), {"oom_kill"});
 }
 
 } // namespace pentatron

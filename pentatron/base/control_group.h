@@ -14,6 +14,9 @@ struct ControlGroup {
   std::optional<double> cpu_quota;           ///< processors that it may keep busy: the smallest
   std::optional<int64_t> memory_limit_bytes; ///< the smallest
   std::optional<int64_t> memory_free_bytes;  ///< the least that any limit leaves
+  /// The least that may still be allocated under any limit: swap counts, and so does what the
+  /// kernel can give back. None without a limit whose use is known.
+  std::optional<int64_t> memory_room_bytes;
   int64_t memory_used_bytes = 0; ///< of the group with the smallest limit; without cached files
 };
 

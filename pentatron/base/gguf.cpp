@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -9,6 +10,7 @@
 
 #include <fmt/ranges.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 
@@ -500,7 +502,9 @@ ParsedGguf parse_gguf(std::span<const std::byte> bytes, const std::string& origi
 
 bool is_gguf(const std::filesystem::path& file) {
   char magic[4] = {};
-  std::ifstream(file, std::ios::binary).read(magic, sizeof(magic));
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) require_descriptors(errno, file.native());
+  stream.read(magic, sizeof(magic));
   return std::string_view(magic, sizeof(magic)) == "GGUF";
 }
 

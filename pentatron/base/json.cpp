@@ -1,8 +1,10 @@
 #include "pentatron/base/json.h"
 
+#include <cerrno>
 #include <fstream>
 #include <memory>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/text.h"
 
 namespace pentatron {
@@ -117,6 +119,7 @@ Value read_value(const std::filesystem::path& file, const JsonLimits& limits) {
   std::error_code error;
   const auto size = std::filesystem::file_size(file, error);
   std::ifstream stream(file, std::ios::binary);
+  if (!stream) require_descriptors(errno, file.native());
   if (error || !stream) raise<DataError>("cannot read {}", file.string());
   if (size > limits.max_bytes) {
     raise<DataError>("{} has {} bytes, more than the limit of {}", file.string(), size,

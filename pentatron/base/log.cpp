@@ -194,7 +194,6 @@ void write(Level level, std::string_view message, Audience audience) {
   if (level < threshold.load()) return;
   std::string line;
   if (!thread_prefix.empty()) line += thread_prefix + ": ";
-  if (level == Level::kDebug) line += "debug: ";
   if (level == Level::kWarning) line += "warning: ";
   if (level == Level::kError) line += "error: ";
   line += harmless(message, /*one_line=*/false) + '\n';

@@ -16,7 +16,7 @@
 
 namespace pentatron::log {
 
-enum class Level : uint8_t { kDebug, kInfo, kWarning, kError, kSilent };
+enum class Level : uint8_t { kInfo, kWarning, kError, kSilent };
 
 /// Messages below `level` are not written. At the start: kInfo.
 void set_level(Level level);
@@ -55,11 +55,6 @@ enum class Audience : uint8_t {
 /// Writes one message, if `level` is not below the threshold.
 void write(Level level, std::string_view message, Audience audience = Audience::kEveryRank);
 
-template <class... Args> void debug(fmt::format_string<Args...> format, Args&&... args) {
-  if (level() <= Level::kDebug) {
-    write(Level::kDebug, fmt::format(format, std::forward<Args>(args)...));
-  }
-}
 template <class... Args> void info(fmt::format_string<Args...> format, Args&&... args) {
   if (level() <= Level::kInfo) {
     write(Level::kInfo, fmt::format(format, std::forward<Args>(args)...));

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 
 namespace pentatron {
@@ -17,6 +18,7 @@ MappedFile::MappedFile(const std::filesystem::path& file, Access access) : path_
   // O_NONBLOCK: opening a FIFO must not hang; it changes nothing for a regular file.
   const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
+    require_descriptors(errno, file.native());
     raise<CannotOpen>("cannot open {}: {}", file.string(), std::strerror(errno));
   }
   struct stat status = {};

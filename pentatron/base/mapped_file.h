@@ -25,8 +25,8 @@ class MappedFile {
   /// descriptor, so there may be many, and check_size() is not for it.
   enum class Access { kNormal, kSequential, kRandom, kPrivate };
 
-  /// Throws DataError if `file` is not a regular file or cannot be read. An empty file gives an
-  /// empty span.
+  /// Throws DataError if `file` is not a regular file or cannot be read, OutOfDescriptors if that
+  /// is not its fault. An empty file gives an empty span.
   explicit MappedFile(const std::filesystem::path& file, Access access = Access::kNormal);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

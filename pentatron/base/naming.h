@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 
 namespace pentatron {
@@ -15,7 +16,8 @@ std::string with_name(std::string_view name, std::string_view value, std::string
                       std::string_view remedy = {});
 
 /// Calls `work` and adds the key or option of `value` to its errors, see with_name(). A ConfigError
-/// is passed on unchanged because it already names its key.
+/// is passed on unchanged because it already names its key, and OutOfDescriptors because no value
+/// is its reason.
 template <class F>
 decltype(auto) naming(std::string_view name, std::string_view value, F&& work,
                       std::string_view remedy = {}) {
@@ -26,6 +28,8 @@ decltype(auto) naming(std::string_view name, std::string_view value, F&& work,
   } catch (const CheckpointError& error) {
     throw CheckpointError(with_name(name, value, error.what(), remedy));
   } catch (const ConfigError&) {
+    throw;
+  } catch (const OutOfDescriptors&) {
     throw;
   } catch (const Error& error) { // of a file that cannot be written
     throw Error(with_name(name, value, error.what(), remedy));

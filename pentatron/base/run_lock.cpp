@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/host_name.h"
@@ -60,6 +61,7 @@ std::optional<std::string> RunLock::take(const std::filesystem::path& folder, bo
   const int descriptor = ::open(file.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0666);
   if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG) && !create)
     return std::nullopt;
+  if (descriptor < 0) require_descriptors(errno, file.native());
   if (descriptor < 0)
     raise<ConfigError>("{0} cannot be opened: {1}\n  try: another folder, or remove {0}",
                        file.string(), std::strerror(errno));

@@ -42,21 +42,16 @@ std::optional<FoundCheckpoint> find_run(const fs::path& dir, const comm::Group& 
   if (node_local) return find_on_machines(dir, world, damaged);
   const std::set<fs::path> repairable = repairable_of(damaged, world);
   std::optional<FoundCheckpoint> found;
-  std::string fault;
-  if (world.rank() == 0) {
+  const auto look = [&] {
     const comm::LongWork work(world, "looking for a checkpoint in " + dir.string());
-    try {
-      found = newest_checkpoint(dir, {.scope = VerifyScope::kStructure,
-                                      .damaged = damaged,
-                                      .repairable = repairable,
-                                      .progress = [&] { work.progress(); },
-                                      .key = "checkpoint.load="});
-    } catch (const CheckpointError& error) {
-      fault = error.what();
-    }
-  }
+    found = newest_checkpoint(dir, {.scope = VerifyScope::kStructure,
+                                    .damaged = damaged,
+                                    .repairable = repairable,
+                                    .progress = [&] { work.progress(); },
+                                    .key = "checkpoint.load="});
+  };
+  comm::together<CheckpointError>(world.rank() == 0, look, world);
   const auto tell = [&](const std::string& text) { return comm::broadcast_text(text, 0, world); };
-  if (const std::string told = tell(fault); !told.empty()) throw CheckpointError(told);
   const std::string folder = tell(found ? found->folder.string() : "");
   const std::string passed_over = tell(found ? found->passed_over : "");
   if (folder.empty()) return std::nullopt;

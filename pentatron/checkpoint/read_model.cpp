@@ -13,22 +13,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Progress = std::function<void()>;
-
-/// What the first rank finds out, for all ranks; its errors too. `what` it does meanwhile.
-std::string on_first_rank(const comm::Group& world, const std::string& what,
-                          const std::function<std::string(const Progress&)>& find) {
-  std::string found, fault;
-  if (world.rank() == 0) {
-    const comm::LongWork work(world, what);
-    try {
-      found = find([&] { work.progress(); });
-    } catch (const CheckpointError& error) {
-      fault = error.what();
-    }
-  }
-  fault = comm::broadcast_text(fault, 0, world);
-  if (!fault.empty()) throw CheckpointError(fault);
+/// The newest checkpoint with whole weights, on every rank; empty: none.
+fs::path find_whole(const fs::path& given, const KnownDamage& damaged, const comm::Group& world) {
+  std::string found;
+  const auto look = [&] {
+    const comm::LongWork work(world, "looking for a checkpoint in " + given.string());
+    const auto newest = newest_checkpoint(given, {.scope = VerifyScope::kWeightsStructure,
+                                                  .damaged = damaged,
+                                                  .progress = [&] { work.progress(); }});
+    if (newest) found = newest->folder.string();
+  };
+  comm::together<CheckpointError>(world.rank() == 0, look, world);
   return comm::broadcast_text(found, 0, world);
 }
 
@@ -66,14 +61,7 @@ void read_model(const std::string& where, const fs::path& opened, const comm::Gr
     // An error in what was done with the weights is not damage.
     damaged[folder] = fault_of_weights(folder, world);
     if (damaged[folder].empty()) throw CheckpointError(why);
-    const auto look = [&](const Progress& progress) {
-      const auto found = newest_checkpoint(
-          given,
-          {.scope = VerifyScope::kWeightsStructure, .damaged = damaged, .progress = progress});
-      return found ? found->folder.string() : std::string();
-    };
-    const fs::path next =
-        on_first_rank(world, "looking for a checkpoint in " + given.string(), look);
+    const fs::path next = find_whole(given, damaged, world);
     if (next.empty()) throw CheckpointError(why);
     if (world.rank() == 0)
       log::warning("{}: {}; using {} instead", folder.filename().string(), damaged[folder],

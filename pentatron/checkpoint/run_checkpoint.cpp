@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/json.h"
@@ -247,6 +248,9 @@ void read_together(const comm::Group& world, const std::function<void()>& work) 
   } catch (const UnreadableFile& error) {
     own = Reading::kImpossible;
     fault = error.what();
+  } catch (const OutOfDescriptors& error) {
+    own = Reading::kImpossible;
+    fault = error.what();
   } catch (const CheckpointError& error) {
     own = Reading::kDamaged;
     fault = error.what();
@@ -264,6 +268,7 @@ void read_together(const comm::Group& world, const std::function<void()>& work) 
     const std::string text =
         faults.size() > 1 ? fmt::format("rank {}: {}", rank, faults[rank]) : faults[rank];
     if (worst == Reading::kDamaged) throw DamagedCheckpoint(text);
+    if (!parts_of(text).remedy.empty()) throw CheckpointError(text);
     raise<CheckpointError>("{}\n  try: a folder and limits that let every rank read the checkpoint",
                            text);
   }

@@ -296,8 +296,8 @@ SaveEvent RunSaver::State::fail(const std::string& why) {
   return failure;
 }
 
-/// Every rank's time, bytes and error; then their descriptions. All begin with the parity files, or
-/// the leaders with the commit.
+/// Every rank's time, bytes and error; then, on the leaders, their descriptions. All begin with the
+/// parity files, or the leaders with the commit.
 SaveEvent RunSaver::State::after_writing() {
   Json own{{"seconds", finished_s - pending->begin_s},
            {"bytes", written.bytes},
@@ -328,7 +328,8 @@ SaveEvent RunSaver::State::after_writing() {
   const size_t files = written.descriptions.size();
   for (size_t i = 0; i < files; ++i) {
     rank = 0;
-    for (std::string& text : comm::gather_text(written.descriptions[i], world)) {
+    for (std::string& text :
+         comm::gather_text_to(machines->all_leaders(), written.descriptions[i], world)) {
       if (options.node_local && machines->leader(rank) == machines->own_leader())
         pending->info.files_here.insert(parse_file_description(text, "a rank's file").name);
       descriptions.push_back(std::move(text));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/hf_cache.h"
@@ -62,6 +64,7 @@ void install_stop_signals() {
 /// The token in a file, without white space around it.
 std::string read_token(const std::string& file) {
   std::ifstream in(file);
+  if (!in) require_descriptors(errno, file);
   std::stringstream content;
   std::error_code error;
   const bool empty = std::filesystem::file_size(file, error) == 0 && !error; // << fails for it

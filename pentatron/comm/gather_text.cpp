@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <utility>
 
 #include "pentatron/comm/collectives.h"
 
@@ -22,6 +24,42 @@ std::vector<std::string> gather_text(const std::string& text, const Group& group
     texts.emplace_back(begin, begin + sizes[rank].item<int64_t>());
   }
   return texts;
+}
+
+std::vector<std::string> gather_text_to(const std::vector<int>& to, const std::string& text,
+                                        const Group& group) {
+  const auto own = static_cast<int64_t>(text.size());
+  const at::Tensor sizes = all_gather(at::full({1}, own, at::kLong), 0, group);
+  const std::span<const int64_t> lengths(sizes.const_data_ptr<int64_t>(),
+                                         static_cast<size_t>(group.size()));
+  const bool here = std::ranges::find(to, group.rank()) != to.end();
+  std::vector<int64_t> sent(lengths.size(), 0), received(lengths.size(), 0);
+  for (const int rank : to) sent[static_cast<size_t>(rank)] = own;
+  if (here) received.assign(lengths.begin(), lengths.end());
+  const auto copies = static_cast<int64_t>(to.size());
+  const at::Tensor bytes = at::empty({copies * own}, at::kByte);
+  for (int64_t i = 0; i < copies && own > 0; ++i)
+    std::memcpy(bytes.mutable_data_ptr<uint8_t>() + i * own, text.data(), text.size());
+  const at::Tensor all = all_to_all_rows(bytes, sent, received, group);
+  std::vector<std::string> texts;
+  const auto* next = static_cast<const char*>(all.const_data_ptr());
+  for (const int64_t length : received) {
+    if (here) texts.emplace_back(next, next + length);
+    next += length;
+  }
+  return texts;
+}
+
+std::string first_error(bool here, const std::function<void()>& work, const Group& group) {
+  std::string problem;
+  try {
+    if (here) work();
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  for (std::string& text : gather_text(problem, group))
+    if (!text.empty()) return std::move(text);
+  return "";
 }
 
 std::string broadcast_text(const std::string& text, int root, const Group& group) {

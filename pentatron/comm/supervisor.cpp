@@ -1,5 +1,6 @@
 #include "pentatron/comm/supervisor.h"
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 #include "pentatron/comm/control/memory_kill.h"
@@ -140,7 +141,7 @@ class Child {
     const std::vector<char*> argv = pointers(command.arguments), envp = pointers(environment);
     std::array<int, 2> ends;
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-      control::require_descriptors(errno);
+      require_descriptors(errno);
       raise<CommError>("cannot create a pipe to a new process ({})", std::strerror(errno));
     }
     Descriptor reading(ends[0]), writing(ends[1]);

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 #include "pentatron/config/common_names.h"
@@ -167,6 +169,7 @@ class FileApplier {
     const bool regular = std::filesystem::is_regular_file(file, error);
     std::ifstream stream;
     if (regular) stream.open(file, std::ios::binary);
+    if (!stream) require_descriptors(errno, file.native());
     std::string text(size_t{1} << 20, '\0'); // one byte above the limit is enough to be refused
     text += '\0';
     if (regular && stream) {

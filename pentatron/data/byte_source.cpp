@@ -11,6 +11,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 
 namespace pentatron::data {
@@ -23,6 +24,7 @@ class PlainSource final : public ByteSource {
  public:
   explicit PlainSource(const std::filesystem::path& path) : name_(path.string()) {
     fd_ = ::open(name_.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd_ < 0) require_descriptors(errno, name_);
     if (fd_ < 0) raise<DataError>("{} cannot be opened: {}", name_, std::strerror(errno));
     ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
   }

@@ -140,6 +140,10 @@ int64_t target_length(const DatasetConfig& config, int64_t input_length) {
   }
 }
 
+double share_of_targets(const DatasetConfig& config) {
+  return config.type == DatasetType::kBert ? config.mask_prob : 1;
+}
+
 void check_fields(const DatasetConfig& config, const std::vector<BatchField>& wanted) {
   const std::vector<BatchField> given = given_fields(config, wanted);
   const BatchField* missing = first_missing(wanted, given);

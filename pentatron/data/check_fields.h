@@ -24,6 +24,10 @@ std::optional<DatasetType> type_for_text(const std::vector<BatchField>& wanted);
 /// Tokens in the decoder's sequence of a sample whose first sequence has up to `input_length`.
 int64_t target_length(const DatasetConfig& config, int64_t input_length);
 
+/// Of the tokens of such samples, the share that have a target, where it is known before any data
+/// is read; else 1.
+double share_of_targets(const DatasetConfig& config);
+
 /// Throws ConfigError for a field of `wanted` that the dataset does not give, with the settings of
 /// a dataset that gives all of them.
 void check_fields(const DatasetConfig& config, const std::vector<BatchField>& wanted);

@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/text.h"
@@ -41,10 +42,14 @@ bool is_hidden(const fs::path& path) {
 void add_folder(const fs::path& folder, InputFiles& found) {
   const size_t before = found.files.size();
   std::error_code error;
-  fs::recursive_directory_iterator it(folder, error);
-  if (error) raise<DataError>("{} cannot be listed: {}", folder.string(), error.message());
-  for (const auto end = fs::recursive_directory_iterator(); it != end; it.increment(error)) {
+  const auto check = [&] {
+    require_descriptors(error.value(), folder.native());
     if (error) raise<DataError>("{} cannot be listed: {}", folder.string(), error.message());
+  };
+  fs::recursive_directory_iterator it(folder, error);
+  check();
+  for (const auto end = fs::recursive_directory_iterator(); it != end; it.increment(error)) {
+    check();
     if (is_hidden(it->path())) {
       if (it->is_directory(error)) it.disable_recursion_pending();
       continue;
@@ -56,7 +61,7 @@ void add_folder(const fs::path& folder, InputFiles& found) {
       ++found.ignored;
     }
   }
-  if (error) raise<DataError>("{} cannot be listed: {}", folder.string(), error.message());
+  check();
   std::sort(found.files.begin() + static_cast<std::ptrdiff_t>(before), found.files.end(),
             [](const InputFile& a, const InputFile& b) { return a.path < b.path; });
 }

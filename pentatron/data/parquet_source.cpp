@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 
@@ -28,8 +29,10 @@ constexpr int kNotLoadedCode = 127; // the dynamic linker's, for a library that 
 struct Pipe {
   Pipe() {
     std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+      require_descriptors(errno);
       raise<Error>("cannot create a pipe to {}: {}", kReader, std::strerror(errno));
+    }
     from = ends[0];
     to = ends[1];
   }

@@ -96,6 +96,53 @@ TEST_F(ControlGroups, OfVersion1HaveAPathForEachController) {
   EXPECT_EQ(read_control_group(root).memory_limit_bytes, 2 * kGb);
 }
 
+/// Of version 2: 8 GB, of which 7 are used.
+TEST_F(ControlGroups, LeaveRoomWhereTheKernelCanGiveMemoryBack) {
+  write("proc/self/cgroup", "0::/job\n");
+  EXPECT_FALSE(read_control_group(root).memory_room_bytes.has_value());
+  limit("job", 8);
+  use("job", 7);
+  EXPECT_FALSE(read_control_group(root).memory_room_bytes.has_value()); // how much is files?
+  write("sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 0\nactive_file 0\n");
+  EXPECT_EQ(read_control_group(root).memory_room_bytes, kGb);
+  write("sys/fs/cgroup/job/memory.stat",
+        "inactive_file 1073741824\nactive_file 2147483648\nslab_reclaimable 1073741824\n");
+  EXPECT_EQ(read_control_group(root).memory_room_bytes, 5 * kGb);
+  EXPECT_EQ(read_control_group(root).memory_free_bytes, 4 * kGb);
+  // Swap: what the machine has and the group may use.
+  write("proc/meminfo", "MemTotal:  1 kB\nSwapTotal: 4194304 kB\nSwapFree:  3145728 kB\n");
+  EXPECT_EQ(read_control_group(root).memory_room_bytes, 8 * kGb);
+  write("sys/fs/cgroup/job/memory.swap.max", "max\n");
+  EXPECT_EQ(read_control_group(root).memory_room_bytes, 8 * kGb);
+  write("sys/fs/cgroup/job/memory.swap.max", "2147483648\n");
+  write("sys/fs/cgroup/job/memory.swap.current", "1073741824\n");
+  EXPECT_EQ(read_control_group(root).memory_room_bytes, 6 * kGb);
+  write("sys/fs/cgroup/job/memory.swap.max", "0\n");
+  EXPECT_EQ(read_control_group(root).memory_room_bytes, 5 * kGb);
+  // The least of all groups around it.
+  limit("", 8);
+  use("", 8);
+  write("sys/fs/cgroup/memory.stat", "inactive_file 0\nactive_file 0\n");
+  write("sys/fs/cgroup/memory.swap.max", "0\n");
+  EXPECT_EQ(read_control_group(root).memory_room_bytes, 0);
+}
+
+/// Of version 1: 8 GB, of which 7 are used, one of them by files.
+TEST_F(ControlGroups, OfVersion1LeaveRoomInMemoryAndSwapTogether) {
+  const std::string group = "sys/fs/cgroup/memory/job/";
+  write("proc/self/cgroup", "4:memory:/job\n");
+  write("proc/meminfo", "SwapFree:  4194304 kB\n");
+  write(group + "memory.limit_in_bytes", std::to_string(8 * kGb));
+  write(group + "memory.usage_in_bytes", std::to_string(7 * kGb));
+  write(group + "memory.stat", "inactive_file 0\ntotal_inactive_file 1073741824\n");
+  EXPECT_EQ(read_control_group(root).memory_room_bytes, 6 * kGb);
+  write(group + "memory.memsw.limit_in_bytes", std::to_string(10 * kGb));
+  write(group + "memory.memsw.usage_in_bytes", std::to_string(8 * kGb)); // one is on the disk
+  EXPECT_EQ(read_control_group(root).memory_room_bytes, 3 * kGb);
+  write(group + "memory.kmem.usage_in_bytes", std::to_string(kGb));
+  EXPECT_EQ(read_control_group(root).memory_room_bytes, 4 * kGb);
+}
+
 TEST_F(ControlGroups, OfBothVersionsAreRead) {
   write("proc/self/cgroup", "4:memory:/job\n0::/job\n");
   write("sys/fs/cgroup/unified/job/cgroup.procs", "1\n");

@@ -186,7 +186,6 @@ TEST(Errors, AMessageIsASentenceAndARemedy) {
 
 TEST(Log, WritesLevelsPrefixesAndNoControlCharacters) {
   const test::LogCapture capture(false);
-  log::debug("hidden {}", 1);
   log::info("loss {:.2f}", 1.234);
   log::warning("odd \033[31m text\x07");
   log::set_progress("10%");

@@ -1,6 +1,7 @@
 #include "pentatron/comm/collectives.h"
 
 #include "pentatron/base/error.h"
+#include "pentatron/comm/gather_text.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
 
@@ -304,6 +305,39 @@ TEST(AllReduce, MakesSavedTensorsStale) {
 TEST(AllReduce, RefusesComplexNumbers) {
   run_ranks(2, [](const Group& group) {
     EXPECT_THROW(all_reduce(at::zeros({2}, at::kComplexFloat), ReduceOp::kSum, group), CommError);
+  });
+}
+
+class Texts : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, Texts, testing::Values(1, 2, 4));
+
+TEST_P(Texts, ReachTheRanksThatWantThem) {
+  const auto text_of = [](int rank) { return std::string(static_cast<size_t>(7 * rank), 'a'); };
+  run_ranks(GetParam(), [&](const Group& group) {
+    std::vector<std::string> all;
+    for (int rank = 0; rank < group.size(); ++rank) all.push_back(text_of(rank));
+    EXPECT_EQ(gather_text(text_of(group.rank()), group), all);
+    const int last = group.size() - 1;
+    const std::vector<int> to = last == 0 ? std::vector<int>{0} : std::vector<int>{0, last};
+    const bool wants = group.rank() == 0 || group.rank() == last;
+    EXPECT_EQ(gather_text_to(to, text_of(group.rank()), group),
+              wants ? all : std::vector<std::string>());
+    EXPECT_EQ(gather_text_to({0}, "", group).size(), group.rank() == 0 ? all.size() : 0);
+    EXPECT_EQ(broadcast_text(text_of(group.rank()), last, group), all.back());
+  });
+}
+
+TEST_P(Texts, OfTheFirstErrorAreEverybodys) {
+  run_ranks(GetParam(), [&](const Group& group) {
+    int done = 0;
+    together<ConfigError>(
+        group.rank() == 0, [&] { ++done; }, group);
+    EXPECT_EQ(done, group.rank() == 0 ? 1 : 0);
+    const bool last = group.rank() == group.size() - 1;
+    const auto fails = [&] { throw DataError(fmt::format("of rank {}", group.rank())); };
+    EXPECT_EQ(test::error_of([&] { together<ConfigError>(last, fails, group); }),
+              fmt::format("of rank {}", group.size() - 1));
+    EXPECT_EQ(first_error(true, fails, group), "of rank 0");
   });
 }
 

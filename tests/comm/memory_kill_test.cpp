@@ -18,9 +18,10 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 TEST(MemoryKill, IsLikelyWhenTheKernelCountsOne) {
-  EXPECT_THAT(memory_kill_text(1, 2),
-              AllOf(StartsWith("\n  the kernel likely killed it because memory ran out: "),
-                    HasSubstr("\n  try: train.recompute=full, ")));
+  EXPECT_THAT(
+      memory_kill_text(1, 2),
+      AllOf(StartsWith("\n  the kernel likely killed it because memory ran out: "),
+            HasSubstr("\n  try: for training, what is not set yet of train.recompute=full ")));
 }
 
 TEST(MemoryKill, IsPossibleWhenNothingIsKnown) {

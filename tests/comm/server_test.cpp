@@ -2,7 +2,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/comm/control/client.h"
 #include "pentatron/comm/control/server.h"
-#include "tests/comm/support/few_descriptors.h"
+#include "tests/support/few_descriptors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <netinet/in.h>
 #include <poll.h>
@@ -229,6 +230,24 @@ void connect_with(const Descriptor& socket, const Address& address) {
                  .sin_addr = {htonl(INADDR_LOOPBACK)},
                  .sin_zero = {}};
   ASSERT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+}
+
+TEST(ControlServer, SaysThatItOrAClientHasNoDescriptorLeft) {
+  const auto said = [](int spare, const std::function<void()>& start) {
+    const test::FewDescriptors few(spare);
+    try {
+      start();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const auto tells =
+      AllOf(HasSubstr("cannot open another file or connection"), HasSubstr("ulimit"));
+  EXPECT_THAT(said(1, [] { Server server(options(1)); }), tells) << "beside the listener";
+  Server server(options(1));
+  EXPECT_THAT(said(2, [&] { TestRank rank(server.address(), 0, 1); }), tells)
+      << "beside the two ends of a connection";
 }
 
 TEST(ControlServer, EndsTheStartWhenItCannotTakeAConnection) {

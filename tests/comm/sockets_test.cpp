@@ -3,8 +3,8 @@
 #include "pentatron/base/error.h"
 #include "pentatron/comm/backend/sockets/rendezvous.h"
 #include "pentatron/comm/backend/sockets/socket_transport.h"
-#include "tests/comm/support/few_descriptors.h"
 #include "tests/comm/support/transports.h"
+#include "tests/support/few_descriptors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -203,7 +203,7 @@ std::string error_with_few_descriptors(int rank, bool machines, int spare) {
   std::thread thread([&] {
     try {
       connect_ranks(launch(rank, 2, machines, port), with_secret(rank), 5);
-    } catch (const CommError& caught) {
+    } catch (const Error& caught) {
       error = caught.what();
     }
     ended = true;

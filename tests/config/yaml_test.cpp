@@ -9,6 +9,7 @@
 #include "pentatron/config/node.h"
 #include "pentatron/config/violations.h"
 #include "tests/config/example.h"
+#include "tests/support/few_descriptors.h"
 #include "tests/support/files.h"
 
 namespace pentatron::config_example {
@@ -303,6 +304,17 @@ TEST_F(Include, ComesBeforeTheFileThatNamesIt) {
   EXPECT_EQ(v.where("seed"), (folder / "run.yaml").string() + ":1");
   EXPECT_EQ(v.where("model.vocab_size"), (folder / "base.yaml").string() + ":3");
   EXPECT_EQ(config::to_yaml(c).find("include"), std::string::npos);
+}
+
+TEST_F(Include, OrFileThatALackOfDescriptorsKeepsFromBeingReadIsRight) {
+  write("run.yaml", "seed: 7\n");
+  std::string said;
+  {
+    const test::FewDescriptors none(0);
+    said = message_of([&] { problems_of_yaml("run.yaml"); });
+  }
+  EXPECT_THAT(said, HasSubstr("cannot open " + (folder / "run.yaml").string() + ": this process"));
+  EXPECT_THAT(said, HasSubstr("\n  try: ulimit -n "));
 }
 
 TEST_F(Include, OfAListTheLastFileWinsAndOneFileMayComeTwice) {

@@ -6,11 +6,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/json.h"
 #include "pentatron/data/indexed/indexed_dataset.h"
 #include "pentatron/data/indexed/indexed_writer.h"
 #include "tests/data/data_files.h"
 #include "tests/data/megatron_files.h"
+#include "tests/support/few_descriptors.h"
 
 namespace pentatron::data {
 namespace {
@@ -206,6 +208,20 @@ TEST_F(Indexed, TruncatedFilesAreRefusedAtEveryLength) {
     EXPECT_THAT(error_of<DataError>([&] { IndexedDataset(folder.string() + "/short"); }),
                 AllOf(HasSubstr("short.bin"), HasSubstr("sequence_lengths")))
         << n;
+  }
+}
+
+TEST_F(Indexed, FilesThatALackOfDescriptorsKeepsFromBeingReadAreIntact) {
+  const std::string prefix = make("a", {3});
+  for (const char* ending : {".idx", ".bin"}) {
+    std::string said;
+    {
+      const pentatron::test::FewDescriptors few(ending == std::string(".idx") ? 0 : 1);
+      said = error_of<OutOfDescriptors>([&] { IndexedDataset dataset(prefix); });
+    }
+    EXPECT_THAT(said,
+                ::testing::AllOf(::testing::HasSubstr("cannot open " + prefix + ending),
+                                 ::testing::ContainsRegex("open files\n  try: ulimit -n [0-9]+$")));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/data/byte_source.h"
 #include "pentatron/data/document_reader.h"
 #include "pentatron/data/json_line.h"
@@ -14,6 +15,7 @@
 #include "pentatron/data/record_reader.h"
 #include "pentatron/data/utf8.h"
 #include "tests/data/data_files.h"
+#include "tests/support/few_descriptors.h"
 
 namespace pentatron::data {
 namespace {
@@ -382,6 +384,19 @@ TEST_F(Reading, DamagedArchivesKeepTheirWholeJsonLinesOnly) {
               HasSubstr("ends in the middle of its gzip stream"));
   read(folder.write("b.txt.gz", packed.substr(0, packed.size() / 2)), OnBadInput::kSkip);
   EXPECT_EQ(report.documents, 0);
+}
+
+TEST_F(Reading, WhatALackOfDescriptorsKeepsFromBeingReadIsNoBadInput) {
+  const std::string path = folder.write("a.jsonl", "{\"text\": \"one\"}\n");
+  for (const std::string& given : {path, folder.string()}) {
+    std::string said;
+    {
+      const pentatron::test::FewDescriptors none(0);
+      said = error_of<OutOfDescriptors>([&] { read(given, OnBadInput::kSkip); });
+    }
+    EXPECT_THAT(said, AllOf(HasSubstr("cannot open " + given + ":"), HasSubstr("try: ulimit -n")));
+    EXPECT_EQ(report.skipped(BadInput::kBrokenFile), 0);
+  }
 }
 
 TEST_F(Reading, FoldersAreReadInTheOrderOfTheirPaths) {

@@ -91,7 +91,7 @@ struct AdapterSettings {
         field("load", &C::load,
               "folder of a Hugging Face PEFT adapter to start from; its adapter_config.json sets "
               "the type, ranks, scales and target modules")
-            .on_resume(OnResume::kIgnored),
+            .on_resume(OnResume::kTold),
         field("base", &C::base,
               "when resuming: the model that the adapters belong to, if it has been moved since "
               "the run started; another model is rejected")

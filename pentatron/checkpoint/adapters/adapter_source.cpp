@@ -65,17 +65,21 @@ SavedAdapterRun run_in(const CheckpointReader& reader) {
   return saved;
 }
 
-Adapter adapter_in(CheckpointReader& reader, const SavedAdapterRun& saved) {
+Adapter adapter_in(CheckpointReader& reader, const SavedAdapterRun& saved,
+                   const std::function<void()>& progress = {}) {
   config::Violations violations;
   Adapter adapter = adapter_parts(saved.peft, saved.model, family_in(reader), violations);
   violations.throw_if_any();
   adapter.origin.saved_config = reader.manifest().config_yaml;
-  for (const WholeParam& param : adapter.whole)
-    adapter.tensors[param.name] = whole_tensor(reader, param.name);
+  const auto read = [&](const std::string& name) {
+    adapter.tensors[name] = whole_tensor(reader, name);
+    if (progress) progress();
+  };
+  for (const WholeParam& param : adapter.whole) read(param.name);
   for (const AdaptedModule& one : adapter.modules) {
     const auto add = [&](const char* what, const std::string& part) {
       const std::string name = nn::adapter_name(one.module.weight, what, part);
-      if (!adapter.tensors.contains(name)) adapter.tensors[name] = whole_tensor(reader, name);
+      if (!adapter.tensors.contains(name)) read(name);
     };
     add("lora_A", "");
     add("lora_B", one.module.part);
@@ -432,11 +436,12 @@ void carry_over(const fs::path& from, const fs::path& to,
 } // namespace
 
 void write_peft_of(const fs::path& checkpoint, const fs::path& target,
-                   const std::map<std::string, std::string>& files) {
+                   const std::map<std::string, std::string>& files,
+                   const std::function<void()>& progress) {
   CheckpointReader reader(checkpoint);
   const AdapterBase base = base_of(reader);
   const SavedAdapterRun saved = run_in(reader);
-  const Adapter adapter = adapter_in(reader, saved);
+  const Adapter adapter = adapter_in(reader, saved, progress);
   AtomicDirectory aside(target);
   const std::string model = base.model.starts_with("hf:") ? base.model.substr(3) : base.model;
   write_peft(aside.path(), adapter, linear_modules(saved.model, family_in(reader)), model,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -60,8 +61,9 @@ std::unique_ptr<ModelSource> open_adapted(const std::string& where,
 bool holds_adapters(const std::filesystem::path& checkpoint);
 
 /// Writes the adapters of a checkpoint as the PEFT folder `target`, which appears only when it is
-/// complete, with further files by name.
+/// complete, with further files by name. Calls `progress` after each tensor that it has read.
 void write_peft_of(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
-                   const std::map<std::string, std::string>& files = {});
+                   const std::map<std::string, std::string>& files = {},
+                   const std::function<void()>& progress = {});
 
 } // namespace pentatron::checkpoint

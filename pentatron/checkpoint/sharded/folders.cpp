@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "pentatron/base/atomic_file.h"
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/host_name.h"
 #include "pentatron/base/own_files.h"
@@ -115,6 +116,7 @@ DirectoryLock::DirectoryLock(const fs::path& dir) {
   create_durably(dir);
   const fs::path file = dir / kLock;
   descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) require_descriptors(errno, file.native());
   if (descriptor_ < 0)
     raise<CheckpointError>("cannot open {}: {}", file.string(), std::strerror(errno));
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {

@@ -15,6 +15,7 @@
 
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/crc32c.h"
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/checkpoint/sharded/shard_file.h"
@@ -330,6 +331,7 @@ class PartFile {
   explicit PartFile(fs::path path)
       : path_(std::move(path)),
         descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) {
+    if (descriptor_ < 0) require_descriptors(errno, path_.native());
     if (descriptor_ < 0) fail();
   }
   ~PartFile() { ::close(descriptor_); }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 
@@ -21,6 +22,7 @@ ShardFile::ShardFile(const std::filesystem::path& path, const FileInfo& info) : 
   if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {
     const int error = errno;
     if (descriptor_ >= 0) ::close(descriptor_);
+    require_descriptors(error, path.native());
     raise<UnreadableFile>("cannot open {}: {}", path.string(), std::strerror(error));
   }
   if (!S_ISREG(status.st_mode) || static_cast<uint64_t>(status.st_size) != info.bytes) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "pentatron/base/crc32c.h"
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/text.h"
@@ -84,6 +85,7 @@ ShardFileWriter::ShardFileWriter(const std::filesystem::path& folder, const std:
   file.bytes = layout.bytes;
   file.crcs.resize(file.num_chunks());
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) require_descriptors(errno, path_.native());
   if (descriptor_ < 0) fail("created", path_, file.bytes, errno);
   try {
     reserve();

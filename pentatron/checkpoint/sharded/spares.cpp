@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/atomic_file.h"
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 
 namespace pentatron::checkpoint {
@@ -42,6 +43,8 @@ std::optional<std::string> good_manifest(const fs::path& folder) {
     std::string text = read_manifest_text(folder);
     parse_manifest(text, (folder / kManifestName).string());
     return text;
+  } catch (const OutOfDescriptors&) {
+    throw;
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -53,6 +56,8 @@ std::string fault_of(const fs::path& folder, const std::string& name,
   try {
     read_attachment(folder, name, attachment);
     return {};
+  } catch (const OutOfDescriptors&) {
+    throw;
   } catch (const Error& error) {
     return error.what();
   }

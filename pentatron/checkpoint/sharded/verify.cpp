@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/crc32c.h"
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/io_thread.h"
 #include "pentatron/base/text.h"
@@ -122,6 +123,8 @@ void check_attachments(const fs::path& folder, const Manifest& manifest, Faults&
   for (const auto& [name, attachment] : manifest.attachments) {
     try {
       read_attachment(folder, name, attachment);
+    } catch (const OutOfDescriptors&) {
+      throw;
     } catch (const Error& error) {
       faults.add(name, 0, error.what());
     }
@@ -143,6 +146,8 @@ void check_sizes(const fs::path& folder, const Manifest& manifest, Faults& fault
   const auto check = [&](const std::string& name, const FileInfo& info) {
     try {
       const ShardFile file(folder / name, info);
+    } catch (const OutOfDescriptors&) {
+      throw;
     } catch (const Error& error) {
       add_fault(name, info, error, faults);
     }
@@ -162,6 +167,8 @@ void check_files(const fs::path& folder, const Manifest& manifest, Faults& fault
         try {
           check_chunks(folder, name, info, first, std::min(info.num_chunks(), first + step), faults,
                        progress);
+        } catch (const OutOfDescriptors&) {
+          throw;
         } catch (const Error& error) {
           add_fault(name, info, error, faults);
         }
@@ -275,6 +282,8 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
         if (progress) progress();
       }
     }
+  } catch (const OutOfDescriptors&) {
+    throw;
   } catch (const Error& error) {
     faults.add("", 0, error.what());
   }

@@ -1,5 +1,6 @@
 #include "pentatron/comm/control/client.h"
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/comm/control/diagnose.h"
 #include "pentatron/comm/control/process.h"
@@ -70,8 +71,10 @@ class Client::Loop {
         limits_(silence_limits(options_.heartbeat_s, options_.timeout_s)) {
     join();
     wake_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_.valid())
+    if (!wake_.valid()) {
+      require_descriptors(errno);
       raise<CommError>("the control channel cannot start ({})", std::strerror(errno));
+    }
     if (!options_.on_stop) handle_sigterm();
     sigset_t all, before;
     sigfillset(&all);

@@ -1,8 +1,8 @@
 #include "pentatron/comm/control/connection.h"
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 
-#include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
 #include <charconv>
@@ -14,7 +14,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -80,24 +79,6 @@ bool may_pass(int error) {
 }
 
 } // namespace
-
-void require_descriptors(int error) {
-  if (error == EMFILE) {
-    rlimit limit{};
-    ::getrlimit(RLIMIT_NOFILE, &limit);
-    throw OutOfDescriptors(
-        fmt::format("cannot open another file or connection: this process has reached "
-                    "its limit of {} open files\n  try: ulimit -n {}",
-                    limit.rlim_cur, std::max<rlim_t>(65536, 2 * limit.rlim_cur)));
-  }
-  if (error == ENFILE)
-    throw OutOfDescriptors(
-        "cannot open another file or connection: this machine has reached its limit of "
-        "open files\n  try: a larger /proc/sys/fs/file-max");
-  if (error == ENOBUFS || error == ENOMEM)
-    throw OutOfDescriptors(
-        fmt::format("cannot open another file or connection ({})", reason(error)));
-}
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
   if (this != &other) {

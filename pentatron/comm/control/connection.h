@@ -32,16 +32,6 @@ class Descriptor {
   int fd_ = -1;
 };
 
-/// Neither this process nor a later attempt can make a connection: file descriptors or memory have
-/// run out.
-class OutOfDescriptors : public CommError {
- public:
-  using CommError::CommError;
-};
-/// Throws OutOfDescriptors, whose message contains the limit, if `error` is an errno that means
-/// that.
-void require_descriptors(int error);
-
 /// Where the control channel is and what opens it.
 struct Address {
   std::string host;
@@ -55,14 +45,15 @@ struct Address {
 /// Throws ConfigError unless `endpoint` is host:port and `secret` 32 hexadecimal digits.
 Address make_address(std::string_view endpoint, std::string_view secret);
 
+// These throw OutOfDescriptors if no descriptor is left: a later attempt would fail, too.
+
 /// Listens on 127.0.0.1, or on every interface, on `port`; 0 is set to a port that was free. Throws
 /// CommError.
 Descriptor listen(bool all_interfaces, int& port);
-/// Returns an invalid descriptor if no connection is pending. Throws OutOfDescriptors, or CommError
-/// if `listener` takes no more connections.
+/// Returns an invalid descriptor if no connection is pending. Throws CommError if `listener` takes
+/// no more connections.
 Descriptor accept(const Descriptor& listener);
-/// Blocks for at most `timeout_s`. Throws OutOfDescriptors, or CommError if the peer does not
-/// answer.
+/// Blocks for at most `timeout_s`. Throws CommError if the peer does not answer.
 Descriptor connect(const Address& address, double timeout_s);
 
 /// Equal on two processes exactly if a process id means the same to both.

@@ -11,9 +11,9 @@ std::string memory_kill_text(std::optional<int64_t> before, std::optional<int64_
   const bool known = before && now;
   if (known && *now <= *before) return "";
   return fmt::format("\n  the kernel {} killed it because memory ran out{}\n"
-                     "  try: train.recompute=full, offload.optimizer=true with offload.dir=FOLDER "
-                     "on a disk, fewer "
-                     "ranks on this machine, or a higher memory limit of the container or job",
+                     "  try: for training, what is not set yet of train.recompute=full and "
+                     "offload.optimizer=true with offload.dir=FOLDER on a disk; else fewer ranks "
+                     "on this machine, or a higher memory limit of the container or job",
                      known ? "likely" : "may have",
                      known ? ": its out-of-memory killer has ended a process since the run began"
                            : "");

@@ -1,5 +1,6 @@
 #include "pentatron/comm/control/server.h"
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/comm/control/diagnose.h"
 #include "pentatron/comm/control/memory_kill.h"
@@ -76,8 +77,10 @@ class Server::Loop {
     address_.host = options_.advertised_host;
     listener_ = listen(options_.all_interfaces, address_.port);
     wake_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_.valid())
+    if (!wake_.valid()) {
+      require_descriptors(errno);
       raise<CommError>("the control channel cannot start ({})", std::strerror(errno));
+    }
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); // signals are for the program's own threads
@@ -220,7 +223,7 @@ class Server::Loop {
   Descriptor next_connection() {
     try {
       return accept(listener_);
-    } catch (const CommError& error) {
+    } catch (const Error& error) {
       accepts_again_ = now_ + seconds(kAcceptPauseS); // poll() would return at once again and again
       const auto absent = std::ranges::find(ranks_, Rank::State::kAbsent, &Rank::state);
       if (absent != ranks_.end())

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 
 namespace pentatron::data {
@@ -24,6 +25,7 @@ constexpr size_t kBufferBytes = size_t{1} << 18;
 RandomAccessFile::RandomAccessFile(const std::filesystem::path& path) : path_(path) {
   // O_NONBLOCK: opening a FIFO must not hang; it changes nothing for a regular file.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor_ < 0) require_descriptors(errno, path.native());
   if (descriptor_ < 0) fail("opened", path, errno);
   struct stat status = {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -61,6 +63,7 @@ void RandomAccessFile::read(uint64_t offset, std::span<std::byte> out,
 
 AppendFile::AppendFile(const std::filesystem::path& path, uint64_t size) : path_(path) {
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) require_descriptors(errno, path.native());
   if (descriptor_ < 0) fail("created", path, errno);
   struct stat status = {};
   if (::fstat(descriptor_, &status) != 0 || static_cast<uint64_t>(status.st_size) < size) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "pentatron/base/atomic_file.h"
+#include "pentatron/base/descriptors.h"
 
 namespace pentatron::data {
 
@@ -22,6 +23,7 @@ SkipList::~SkipList() {
 
 void SkipList::open(int64_t bytes) {
   descriptor_ = ::open(growing_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) require_descriptors(errno, growing_.native());
   if (descriptor_ < 0 || ::ftruncate(descriptor_, bytes) != 0)
     raise<DataError>("{} cannot be written: {}", growing_.string(), std::strerror(errno));
   bytes_ = bytes;

@@ -1,11 +1,13 @@
 #include "pentatron/evaluation/tasks/documents.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <map>
 #include <set>
 #include <span>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/text.h"
@@ -77,6 +79,7 @@ void read_records(const Task& task, const fs::path& path, Documents& documents) 
 
 std::string read_file(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
+  if (!stream) require_descriptors(errno, path.native());
   std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   if (const size_t bad = data::find_invalid_utf8(text); bad != std::string::npos)

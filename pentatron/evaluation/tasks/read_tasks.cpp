@@ -1,6 +1,7 @@
 #include "pentatron/evaluation/tasks/read_tasks.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -9,6 +10,7 @@
 
 #include <fmt/ranges.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/nearest.h"
 #include "pentatron/evaluation/tasks/parse_task.h"
@@ -24,6 +26,7 @@ constexpr size_t kMaxFileBytes = size_t{1} << 20;
 
 std::string read_text(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
+  if (!stream) require_descriptors(errno, file.native());
   std::string text(kMaxFileBytes + 1, '\0');
   stream.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (stream.bad() || !fs::is_regular_file(file))

@@ -27,6 +27,7 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/text.h"
@@ -474,6 +475,7 @@ class Server::Impl {
     if (!error) acceptor_.set_option(net::socket_base::reuse_address(true), error);
     if (!error) acceptor_.bind(endpoint, error);
     if (!error) acceptor_.listen(net::socket_base::max_listen_connections, error);
+    require_descriptors(error.value());
     if (error)
       raise<ConfigError>("--port {} of {} cannot be used: {}\n  try: --port 0 for any free port",
                          options.port, options.address, error.message());
@@ -565,8 +567,12 @@ class Server::Impl {
   std::vector<std::thread> threads_;
 };
 
-Server::Server(const ServerOptions& options, Calls calls)
-    : impl_(std::make_unique<Impl>(options, std::move(calls))) {}
+Server::Server(const ServerOptions& options, Calls calls) try
+    : impl_(std::make_unique<Impl>(options, std::move(calls))) {
+} catch (const boost::system::system_error& error) { // of the event loop
+  require_descriptors(error.code().value());
+  throw;
+}
 Server::~Server() {
   impl_->stop(0);
 }

@@ -7,11 +7,14 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <random>
 
 #include "pentatron/base/crc32c.h"
+#include "pentatron/base/descriptors.h"
 #include "pentatron/checkpoint/sharded/verify.h"
 #include "tests/checkpoint/sharded/example.h"
+#include "tests/support/few_descriptors.h"
 #include "tests/support/files.h"
 
 namespace pentatron::checkpoint {
@@ -64,6 +67,26 @@ class Damage : public testing::Test {
   TemporaryFolder dir;
   fs::path folder;
 };
+
+TEST_F(Damage, IsNotReportedWhereFilesCannotBeOpenedForLackOfDescriptors) {
+  for (const bool first : {true, false}) { // the manifest, or a shard
+    std::string said;
+    std::optional<pentatron::test::FewDescriptors> none;
+    const auto allow_none = [&] {
+      if (!none) none.emplace(0);
+    };
+    if (first) allow_none();
+    try {
+      verify(folder, VerifyScope::kStructure, allow_none);
+    } catch (const OutOfDescriptors& error) {
+      said = error.what();
+    }
+    none.reset();
+    EXPECT_THAT(said, HasSubstr("cannot open " + folder.string()));
+    EXPECT_EQ(said.find("manifest.json") != std::string::npos, first) << said;
+    EXPECT_THAT(said, HasSubstr("try: ulimit -n"));
+  }
+}
 
 TEST_F(Damage, EveryFlippedBitIsFoundByFileAndTensor) {
   const Manifest manifest = read_manifest(folder);

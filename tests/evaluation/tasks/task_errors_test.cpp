@@ -1,10 +1,12 @@
 // Errors of task files and their data name the value, the conflict and what to write instead.
+#include <functional>
 #include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/evaluation/tasks/small_task.h"
+#include "tests/support/few_descriptors.h"
 #include "tests/support/log_capture.h"
 
 namespace pentatron::evaluation {
@@ -267,6 +269,27 @@ TEST(TaskErrors, OfData) {
        "a label for each document, each on its own line",
        "1\n"},
   });
+}
+
+TEST(TaskErrors, OfALackOfDescriptorsBlameNoFile) {
+  const SmallTask folder;
+  const Task task = folder.list("small.yaml").tasks.at(0);
+  folder.write("d.csv", "question,label\na b,1\n");
+  folder.write("csv.yaml", SmallTask::yaml({"dataset_path: csv",
+                                            "dataset_kwargs: {data_files: {test: d.csv}}"}));
+  const Task table = folder.list("csv.yaml").tasks.at(0);
+  const auto expect = [&](const std::string& name, const std::function<void()>& read) {
+    std::string said;
+    {
+      const test::FewDescriptors none(0);
+      said = message_of(read);
+    }
+    EXPECT_THAT(said, AllOf(HasSubstr("cannot open " + folder.path(name).string() + ": this"),
+                            HasSubstr("open files\n  try: ulimit -n ")));
+  };
+  expect("small.yaml", [&] { folder.list("small.yaml"); });
+  expect("test.jsonl", [&] { make_items(task, {}); });
+  expect("d.csv", [&] { make_items(table, {}); });
 }
 
 TEST(TaskErrors, OfIncludes) {

@@ -12,7 +12,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/base/descriptors.h"
 #include "tests/serve/http/client.h"
+#include "tests/support/few_descriptors.h"
 
 namespace pentatron::serve::http {
 namespace {
@@ -91,6 +93,28 @@ TEST_F(HttpServer, AnswersOneRequestAfterAnother) {
     EXPECT_THAT(client.read_answer(), AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("nosniff"),
                                             HasSubstr(fmt::format("POST/echo|b{}", i))));
   }
+}
+
+TEST_F(HttpServer, SaysThatNoDescriptorIsLeft) {
+  // For the event loop, and for the listener.
+  int failures = 0;
+  while (failures < 9 && server == nullptr) {
+    std::string said;
+    {
+      const test::FewDescriptors few(failures);
+      try {
+        start({});
+      } catch (const OutOfDescriptors& error) {
+        said = error.what();
+      }
+    }
+    if (server == nullptr) {
+      EXPECT_THAT(said, AllOf(HasSubstr("open files"), HasSubstr("try: ulimit -n"))) << failures;
+      ++failures;
+    }
+  }
+  EXPECT_GE(failures, 2);
+  EXPECT_NE(server, nullptr);
 }
 
 TEST_F(HttpServer, AnswersPipelinedRequestsInOrder) {

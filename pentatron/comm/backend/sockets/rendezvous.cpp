@@ -1,5 +1,6 @@
 #include "pentatron/comm/backend/sockets/rendezvous.h"
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/text.h"
 #include "pentatron/comm/backend/sockets/torchrun_store.h"
@@ -216,7 +217,7 @@ struct LocalName {
 Descriptor local_socket() {
   Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (socket.valid()) return socket;
-  control::require_descriptors(errno);
+  require_descriptors(errno);
   raise<CommError>("cannot create a Unix socket ({})", reason());
 }
 
@@ -317,8 +318,6 @@ std::vector<Descriptor> connect_machines(const Launch& launch, const Environment
     meeting.connect(rank, [&] {
       try {
         return control::connect(address, std::min(meeting.left(), kHandshake));
-      } catch (const control::OutOfDescriptors&) {
-        throw;
       } catch (const CommError&) { // not there yet
         return Descriptor();
       }
