@@ -1,6 +1,8 @@
 #include "pentatron/trainer/kernel_choice.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include <torch/version.h>
@@ -16,7 +18,10 @@
 #include "pentatron/kernels/selection/cache.h"
 #include "pentatron/kernels/selection/report.h"
 #include "pentatron/layers/core_attention.h"
+#include "pentatron/nn/ops/kernel_args.h"
+#include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/run_files.h"
+#include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {
 
@@ -36,20 +41,40 @@ struct Source {
   size_t unmeasured = 0; ///< kernels::FoundSelection::unmeasured
 };
 
+/// The operator that updates weights; LibTorch's update those of Adafactor.
+std::optional<kernels::Op> update_op(optim::OptimizerKind kind) {
+  using enum optim::OptimizerKind;
+  switch (kind) {
+  case kAdam:
+  case kMuon: // all but matrices
+  case kAdaptiveMuon:
+    return kernels::Op::kAdamW;
+  case kSgd:
+    return kernels::Op::kSgd;
+  case kLion:
+    return kernels::Op::kLion;
+  case kAdafactor:
+    break;
+  }
+  return std::nullopt;
+}
+
 /// The classes that a run with this configuration meets.
 kernels::MeasureOptions what_matters(const Config& config) {
-  using kernels::DType;
+  using kernels::DType, kernels::Op;
+  const optim::OptimizerConfig& optimizer = config.optimizer;
+  const DType own = nn::kernel_dtype(scalar_type(config.dtype));
+  std::set<DType> types = {own, kernels::acc_dtype(own)};
+  // FP8 and FP4 numbers are multiplied as bf16, but in fp64 models.
+  if (config.mixed_precision.low_precision() && own != DType::kFloat64)
+    types.insert(DType::kBFloat16);
+  if (optimizer.muon_bf16 && (optimizer.optimizer == optim::OptimizerKind::kMuon ||
+                              optimizer.optimizer == optim::OptimizerKind::kAdaptiveMuon))
+    types.insert(DType::kBFloat16);
   kernels::MeasureOptions options;
-  options.types =
-      config.dtype == Precision::kFp64 ? std::vector{DType::kFloat64}
-      : config.dtype == Precision::kFp32
-          ? std::vector{DType::kFloat32}
-          : std::vector{DType::kFloat32,
-                        config.dtype == Precision::kFp16 ? DType::kFloat16 : DType::kBFloat16};
-  for (const auto& [rule, op] : {std::pair{optim::OptimizerKind::kAdam, kernels::Op::kAdamW},
-                                 std::pair{optim::OptimizerKind::kSgd, kernels::Op::kSgd},
-                                 std::pair{optim::OptimizerKind::kLion, kernels::Op::kLion}})
-    if (config.optimizer.optimizer != rule) options.left_out.push_back(op);
+  options.types.assign(types.begin(), types.end());
+  for (const Op op : {Op::kAdamW, Op::kSgd, Op::kLion})
+    if (update_op(optimizer.optimizer) != op) options.left_out.push_back(op);
   return options;
 }
 
@@ -58,16 +83,19 @@ Source choose_here(const Config& config, at::Device device,
   const StoredKernels stored = checkpoint ? stored_kernels(*checkpoint) : StoredKernels();
   if (!stored.problem.empty()) log::warning("{}: {}", kNotExact, stored.problem);
   if (!device.is_cpu()) return {};
-  if (config.kernels == KernelChoice::kOrder) {
-    if (stored.text && *stored.text != Selection().text())
-      log::warning("{}: kernels=order, but {} was saved with measured kernels", kNotExact,
-                   checkpoint->string());
-    return {};
+  const bool order = config.kernels == KernelChoice::kOrder;
+  if (stored.text) {
+    Selection selection = Selection::parse(*stored.text, kKernelsFile);
+    if (!order || !stored.measured)
+      return {.selection = std::move(selection),
+              .origin = "from " + checkpoint->string(),
+              .resumed = true};
+    if (const std::string text = kernels::describe_departures(selection, what_matters(config));
+        !text.empty())
+      log::warning("{}: kernels=order, but {} was saved with kernels=auto, which chose {}",
+                   kNotExact, checkpoint->string(), text);
   }
-  if (stored.text)
-    return {.selection = Selection::parse(*stored.text, kKernelsFile),
-            .origin = "from " + checkpoint->string(),
-            .resumed = true};
+  if (order) return {.selection = {}, .origin = "the first that all ranks can run"};
   const kernels::FoundSelection found =
       kernels::find_selection(kernel_cache_file(), what_matters(config));
   return {.selection = found.selection,
@@ -76,23 +104,44 @@ Source choose_here(const Config& config, at::Device device,
           .unmeasured = found.unmeasured};
 }
 
-/// Rank 0's selection without what some rank cannot run; the same on all ranks.
-kernels::Agreement agree_with_all(const Selection& mine, const comm::Group& world) {
+/// What the ranks can run; once if all can run the same.
+std::vector<kernels::RunnableEntries> entries_of_ranks(const comm::Group& world) {
   const auto runnable = kernels::runnable_entries();
-  if (world.size() == 1) return agree(mine, {runnable});
-  const bool first = world.rank() == 0;
-  const Selection selection = Selection::parse(
-      comm::broadcast_text(first ? mine.text() : "", 0, world), "rank 0's kernels");
+  if (world.size() == 1) return {runnable};
   // Almost always all machines are equal, and a digest tells that.
   const std::string text = kernels::to_text(runnable);
   const std::vector<std::string> digests = comm::gather_text(sha256(text), world);
   if (std::all_of(digests.begin(), digests.end(),
                   [&](const std::string& d) { return d == digests[0]; }))
-    return agree(selection, {runnable});
+    return {runnable};
   std::vector<kernels::RunnableEntries> ranks;
   for (const std::string& theirs : comm::gather_text(text, world))
     ranks.push_back(kernels::parse_runnable_entries(theirs));
-  return agree(selection, ranks);
+  return ranks;
+}
+
+Selection selection_of_first(const Selection& mine, const comm::Group& world) {
+  if (world.size() == 1) return mine;
+  const std::string text = comm::broadcast_text(world.rank() == 0 ? mine.text() : "", 0, world);
+  return Selection::parse(text, "rank 0's kernels");
+}
+
+/// A sentence about choices that a rank cannot run, of the classes that matter; empty: none.
+std::string describe_replaced(const std::map<std::string, std::string>& replaced,
+                              const kernels::MeasureOptions& options) {
+  std::vector<std::string> sentences;
+  for (const auto& [name, sentence] : replaced) {
+    const std::optional<kernels::OpClass> c = kernels::find_op_class(name);
+    if (!c || !is_left_out(*c, options)) sentences.push_back(sentence);
+  }
+  if (sentences.empty()) return {};
+  const size_t more = sentences.size() - 1;
+  return sentences[0] + (more > 0 ? fmt::format("; and {} more", more) : "");
+}
+
+void use(const Selection& selection, const Config& config) {
+  kernels::use_selection(selection);
+  layers::set_deterministic_attention(config.deterministic);
 }
 
 } // namespace
@@ -104,12 +153,13 @@ fs::path kernel_cache_file() {
 StoredKernels stored_kernels(const fs::path& checkpoint) {
   if (!fs::is_directory(checkpoint)) return {};
   try {
-    const auto attachments = checkpoint::read_manifest(checkpoint).attachments;
-    const auto found = attachments.find(kKernelsFile);
-    if (found == attachments.end()) return {};
+    const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
+    const auto found = manifest.attachments.find(kKernelsFile);
+    if (found == manifest.attachments.end()) return {};
     std::string text = checkpoint::read_attachment(checkpoint, kKernelsFile, found->second);
     Selection::parse(text, (checkpoint / kKernelsFile).string());
-    return {.text = std::move(text), .problem = {}};
+    const bool measured = stored_config(manifest.config_yaml).kernels == KernelChoice::kAuto;
+    return {.text = std::move(text), .measured = measured, .problem = {}};
   } catch (const Error& error) {
     return {.text = std::nullopt, .problem = error.what()};
   }
@@ -118,34 +168,33 @@ StoredKernels stored_kernels(const fs::path& checkpoint) {
 std::string choose_kernels(const Config& config, at::Device device,
                            const std::optional<fs::path>& checkpoint, const comm::Group& world) {
   const bool first = world.rank() == 0;
+  const kernels::MeasureOptions options = what_matters(config);
   const Source source = first ? choose_here(config, device, checkpoint) : Source();
-  const kernels::Agreement agreed = agree_with_all(source.selection, world);
-  kernels::use_selection(agreed.selection);
-  layers::set_deterministic_attention(config.deterministic);
+  const Selection wanted = selection_of_first(source.selection, world);
+  const std::vector<kernels::RunnableEntries> ranks = entries_of_ranks(world);
+  const kernels::Agreement agreed = agree(wanted, ranks);
+  // What list order takes is named, too: on another machine it may be something else.
+  const Selection selection =
+      device.is_cpu() ? with_list_order(agreed.selection, ranks, options) : agreed.selection;
+  use(selection, config);
   if (source.unmeasured > 0)
     log::warning(
         "other programs were running while kernels were measured: {} of arguments use the "
         "first suitable one\n  try: stop other programs; the next start measures them again",
         counted(source.unmeasured, "kind"));
   if (first) {
-    if (!agreed.replaced.empty()) {
-      const size_t more = agreed.replaced.size() - 1;
-      const std::string sentence =
-          agreed.replaced[0] + (more > 0 ? fmt::format("; and {} more", more) : "");
-      log::warning("{}", source.resumed ? fmt::format("{}: {}", kNotExact, sentence) : sentence);
-    }
-    if (const std::string text =
-            kernels::describe_departures(agreed.selection, what_matters(config));
-        !text.empty())
+    if (const std::string text = describe_replaced(agreed.replaced, options); !text.empty())
+      log::warning("{}", source.resumed ? fmt::format("{}: {}", kNotExact, text) : text);
+    if (const std::string text = kernels::describe_departures(selection, options); !text.empty())
       log::info("kernels, {}: {}", source.origin, text);
   }
-  return agreed.selection.text();
+  return selection.text();
 }
 
 void choose_kernels_quietly(const Config& config, at::Device device, const comm::Group& world) {
   const Source source = world.rank() == 0 ? choose_here(config, device, std::nullopt) : Source();
-  kernels::use_selection(agree_with_all(source.selection, world).selection);
-  layers::set_deterministic_attention(config.deterministic);
+  const Selection wanted = selection_of_first(source.selection, world);
+  use(agree(wanted, entries_of_ranks(world)).selection, config);
 }
 
 } // namespace pentatron::trainer

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/kernels/attention/attention.h"
 #include "pentatron/kernels/common/dispatch.h"
 #include "pentatron/kernels/gemm/gemm.h"
 #include "pentatron/kernels/norm/norm.h"
@@ -26,6 +27,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 /// List order again at the end of a test.
 struct Choosing : ::testing::Test {
@@ -162,6 +164,36 @@ TEST_F(Choosing, AnEntryThatRefusesIsToldWithItsReason) {
 #endif
   use_selection(selection);
   EXPECT_EQ(chosen_position(c), -1);
+}
+
+/// Callers go to LibTorch, as they did on the machine where the reference was the only entry.
+TEST_F(Choosing, TheReferenceOfAttentionIsNoSupport) {
+  const AttentionShape shape{.heads = 1, .kv_heads = 1, .head_size = 8};
+  if (!attention_supported(shape)) GTEST_SKIP() << "the reference is the only entry here";
+  Selection selection;
+  selection.set(attention_class(Op::kAttentionForward, DType::kFloat32, 8), "reference");
+  use_selection(selection);
+  EXPECT_FALSE(attention_supported(shape));
+  EXPECT_TRUE(attention_supported({.heads = 1, .kv_heads = 1, .head_size = 65}))
+      << "another class keeps list order";
+}
+
+TEST(AskedClasses, AreThoseOfTheCallsMeanwhile) {
+  const auto args = NormForward{.rows = 1, .cols = 1};
+  const auto call = [&](DType dtype) {
+    find_entry(op_class(Op::kNormForward, dtype), norm_forward_entries(), args, Context{});
+  };
+  call(DType::kFloat64);
+  {
+    const AskedClasses asked;
+    EXPECT_THAT(asked.all(), IsEmpty());
+    call(DType::kBFloat16);
+    call(DType::kFloat32);
+    call(DType::kFloat32);
+    EXPECT_THAT(asked.all(), ElementsAre(kNormFloat, op_class(Op::kNormForward, DType::kBFloat16)));
+  }
+  call(DType::kFloat64);
+  EXPECT_THAT(AskedClasses().all(), IsEmpty());
 }
 
 TEST(ChooseFastest, NeedsAClearWinOverTheFirst) {
@@ -328,9 +360,32 @@ TEST(Agree, TakesAnEntryThatAllRanksCanRunAndSaysSo) {
   const Agreement agreed = agree(chosen, {large, large, small});
   // Without a choice for b the ranks' lists would begin with different entries.
   EXPECT_EQ(agreed.selection, Selection(Selection::Choices{{"a", "avx2"}, {"b", "reference"}}));
-  EXPECT_THAT(agreed.replaced,
-              ElementsAre("a: rank 2 cannot run amx, so all ranks run avx2",
-                          "c: rank 2 cannot run amx, so all ranks run what their lists say"));
+  EXPECT_THAT(
+      agreed.replaced,
+      ElementsAre(Pair("a", "a: rank 2 cannot run amx, so all ranks run avx2"),
+                  Pair("c", "c: rank 2 cannot run amx, so all ranks run what their lists say")));
+}
+
+TEST(WithListOrder, NamesTheFirstThatAllRanksCanRunWhereNothingIsChosen) {
+  const RunnableEntries large = {{"adamw float32", {"avx512", "avx2", "reference"}},
+                                 {"lion float32", {"avx512", "reference"}},
+                                 {"norm_forward bfloat16", {"avx512", "reference"}},
+                                 {"norm_forward float32", {"avx512", "avx2", "reference"}},
+                                 {"rope float32", {"avx512"}}};
+  const RunnableEntries small = {{"adamw float32", {"avx2", "reference"}},
+                                 {"lion float32", {"reference"}},
+                                 {"norm_forward bfloat16", {"reference"}},
+                                 {"norm_forward float32", {"avx2", "reference"}},
+                                 {"rope float32", {"avx2"}}};
+  const Selection chosen(Selection::Choices{{"adamw float32", "reference"}});
+  const MeasureOptions options{.types = {DType::kFloat32}, .left_out = {Op::kLion}};
+  EXPECT_EQ(with_list_order(chosen, {large, small}, options),
+            Selection(Selection::Choices{{"adamw float32", "reference"},
+                                         {"norm_forward float32", "avx2"}}));
+  EXPECT_EQ(with_list_order(chosen, {large}, options),
+            Selection(Selection::Choices{{"adamw float32", "reference"},
+                                         {"norm_forward float32", "avx512"},
+                                         {"rope float32", "avx512"}}));
 }
 
 Measurement measured(const char* name, std::vector<Measurement::Time> times) {

@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/convert.h"
@@ -27,6 +29,7 @@ namespace fs = std::filesystem;
 using kernels::Selection;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 class KernelChoices : public testing::Test {
@@ -70,7 +73,21 @@ class KernelChoices : public testing::Test {
     }
     return selection;
   }
+  /// The same of the classes of a run in fp32 with AdamW.
+  static Selection first_entries_of_run() {
+    using kernels::Op;
+    const Selection all = first_entries();
+    Selection selection;
+    for (const kernels::OpClass c : kernels::all_op_classes())
+      if (kernels::element_type(c) == kernels::DType::kFloat32 && c.op != Op::kSgd &&
+          c.op != Op::kLion)
+        selection.set(c, all.find(c));
+    return selection;
+  }
   std::string text_of(const std::string& file) const { return content_of(scratch.path / file); }
+  Selection selection_of(const std::string& file) const {
+    return Selection::parse(text_of(file), file);
+  }
   /// The run's messages.
   std::string messages(const Config& config, test::Trace* trace = nullptr) const {
     testing::internal::CaptureStderr();
@@ -89,16 +106,104 @@ class KernelChoices : public testing::Test {
 TEST_F(KernelChoices, AreMeasuredOnceAndKeptWithTheRun) {
   test::run(config("run"));
   const std::string kept = text_of("run_log/kernels.json");
-  // Beside other programs some classes stay open; what has one entry never does.
-  EXPECT_THAT(kept, HasSubstr("\"norm_forward float64\": "));
   EXPECT_EQ(text_of("run/step_00000004/kernels.json"), kept);
-  EXPECT_EQ(content_of(kernel_cache_file()), kept);
+  // Beside other programs some classes stay open in the cache; what has one entry never does.
+  const Selection all = Selection::parse(kept, "the run"),
+                  measured = Selection::parse(content_of(kernel_cache_file()), "the cache"),
+                  first = first_entries(), needed = first_entries_of_run();
+  EXPECT_THAT(measured.choices(), Not(IsEmpty()));
+  for (const kernels::OpClass c : kernels::all_op_classes()) {
+    const std::string name = kernels::class_name(c), choice = measured.find(c);
+    if (!choice.empty()) {
+      EXPECT_EQ(all.find(c), choice) << name;
+    } else if (!needed.find(c).empty()) {
+      EXPECT_EQ(all.find(c), first.find(c)) << name << " is not measured";
+    } else {
+      EXPECT_EQ(all.find(c), "") << name;
+    }
+  }
 }
 
-TEST_F(KernelChoices, OrderMeasuresNothing) {
+TEST_F(KernelChoices, OrderMeasuresNothingAndNamesWhatRuns) {
   test::run(config("run", {"kernels=order"}));
-  EXPECT_EQ(text_of("run_log/kernels.json"), "{}\n");
+  EXPECT_EQ(text_of("run_log/kernels.json"), first_entries_of_run().text());
+  EXPECT_EQ(text_of("run/step_00000004/kernels.json"), first_entries_of_run().text());
   EXPECT_FALSE(fs::exists(kernel_cache_file()));
+}
+
+/// A run, and beginnings of the names of classes that it meets.
+struct Meeting {
+  std::vector<std::string> settings, met;
+};
+
+std::vector<Meeting> all_meetings() {
+  const std::string muon = "optimizer.optimizer=muon",
+                    adaptive = "optimizer.optimizer=adaptive_muon",
+                    muon_bf16 = "optimizer.muon_bf16=true",
+                    scale = "mixed_precision.initial_loss_scale=1024"; // or updates are skipped
+  std::vector<Meeting> all = {
+      {{"optimizer.optimizer=adam"}, {"adamw float32", "gemm float32 "}},
+      {{"optimizer.optimizer=adam", "dtype=fp64"}, {"adamw float64"}},
+      {{"optimizer.optimizer=sgd"}, {"sgd float32"}},
+      {{"optimizer.optimizer=lion"}, {"lion float32"}},
+      {{"optimizer.optimizer=adafactor", "dtype=bf16"}, {"gemm bfloat16 "}},
+      {{muon}, {"adamw float32"}},
+      {{muon, "dtype=bf16"}, {"adamw float32", "gemm float32 ", "gemm bfloat16 "}},
+      {{muon, muon_bf16}, {"adamw float32", "gemm bfloat16 "}},
+      {{muon, muon_bf16, "dtype=fp64"}, {"adamw float64", "gemm bfloat16 "}},
+      {{adaptive}, {"adamw float32"}},
+      {{adaptive, muon_bf16, "dtype=fp16", scale}, {"adamw float32", "gemm bfloat16 "}},
+      {{"dtype=bf16", "model.num_moe_experts=4", "model.hidden_dropout=0.1"}, {"dropout bfloat16"}},
+  };
+  const std::string section = "mixed_precision.";
+  for (const std::vector<std::string>& recipe : std::vector<std::vector<std::string>>{
+           {section + "fp8=hybrid", section + "fp8_recipe=tensorwise"},
+           {section + "fp8=hybrid", section + "fp8_recipe=delayed"},
+           {section + "fp8=e4m3", section + "fp8_recipe=blockwise"},
+           {section + "fp8=e4m3", section + "fp8_recipe=mxfp8"},
+           {section + "fp4=e2m1"}}) {
+    for (const auto& [dtype, met] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+             {"fp32", {"quantize float32 ", "gemm bfloat16-float32 "}},
+             {"fp16", {"quantize float16 ", "gemm bfloat16-float32 "}},
+             {"fp64", {"quantize float64 "}}}) {
+      Meeting meeting{recipe, met};
+      meeting.settings.push_back("dtype=" + dtype);
+      if (dtype == "fp16") meeting.settings.push_back(scale);
+      all.push_back(std::move(meeting));
+    }
+  }
+  return all;
+}
+
+TEST_F(KernelChoices, NameEveryClassThatARunMeets) {
+  int number = 0;
+  for (const Meeting& meeting : all_meetings()) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(meeting.settings, " ")));
+    const std::string name = fmt::format("run{}", ++number);
+    std::vector<std::string> settings = meeting.settings;
+    settings.insert(settings.end(), {"kernels=order", "train.train_iters=2"});
+    const Config run = config(name, settings);
+    std::vector<kernels::OpClass> asked;
+    {
+      const kernels::AskedClasses classes;
+      test::run(run);
+      asked = classes.all();
+    }
+    const Selection kept = selection_of(name + "_log/kernels.json");
+    std::set<std::string> names;
+    for (const kernels::OpClass c : asked) {
+      names.insert(kernels::class_name(c));
+      // One entry takes fp64 products, so they have no class to choose for.
+      if (c.op == kernels::Op::kGemm && kernels::element_type(c) == kernels::DType::kFloat64)
+        continue;
+      EXPECT_NE(kept.find(c), "") << kernels::class_name(c);
+      EXPECT_GE(kernels::chosen_position(c), 0) << kernels::class_name(c) << " is left to chance";
+    }
+    for (const std::string& begin : meeting.met)
+      EXPECT_TRUE(std::ranges::any_of(
+          names, [&](const std::string& one) { return one.starts_with(begin); }))
+          << "no " << begin << ", or this test could not fail";
+  }
 }
 
 TEST_F(KernelChoices, OfAttentionOnGpusAreThoseOfTheConfiguration) {
@@ -182,20 +287,78 @@ TEST_F(KernelChoices, AreThoseOfTheCheckpointThatIsLoaded) {
 }
 
 TEST_F(KernelChoices, ThatThisMachineLacksAreToldAndReplaced) {
-  test::run(config("run", {"train.exit_interval=2"}));
-  Selection elsewhere = Selection::parse(text_of("run_log/kernels.json"), "test");
-  const kernels::OpClass norm =
-      kernels::op_class(kernels::Op::kNormForward, kernels::DType::kFloat32);
-  const kernels::Probe probe = kernels::describe_probe(norm);
-  const std::string first(probe.entries[static_cast<size_t>(probe.first())].name);
-  elsewhere.set(norm, "avx4096");
-  replace_stored(scratch.path / "run/step_00000002", elsewhere.text());
-  const std::string told = messages(config("run", {"checkpoint.load=" + (scratch / "run")}));
-  EXPECT_THAT(told, HasSubstr("resume is not bit-exact: norm_forward float32: rank 0 cannot run "
-                              "avx4096, so all ranks run " +
-                              first));
-  elsewhere.set(norm, first);
-  EXPECT_EQ(text_of("run/step_00000004/kernels.json"), elsewhere.text());
+  const Selection first = first_entries();
+  const auto norm = [](kernels::DType dtype) {
+    return kernels::op_class(kernels::Op::kNormForward, dtype);
+  };
+  for (const std::string kind : {"auto", "order"}) {
+    const std::string kernels = "kernels=" + kind;
+    test::run(config(kind, {kernels, "train.exit_interval=2"}));
+    Selection elsewhere = selection_of(kind + "_log/kernels.json");
+    // The run is in fp32, so the other class does not matter.
+    const std::vector<kernels::OpClass> lacking = {norm(kernels::DType::kFloat32),
+                                                   norm(kernels::DType::kBFloat16)};
+    for (const kernels::OpClass c : lacking) elsewhere.set(c, "avx4096");
+    replace_stored(scratch.path / kind / "step_00000002", elsewhere.text());
+    const std::string told =
+        messages(config(kind, {kernels, "checkpoint.load=" + (scratch / kind)}));
+    EXPECT_THAT(told, HasSubstr("resume is not bit-exact: norm_forward float32: rank 0 cannot run "
+                                "avx4096, so all ranks run " +
+                                first.find(lacking[0]) + "\n"))
+        << kind;
+    for (const kernels::OpClass c : lacking) elsewhere.set(c, first.find(c));
+    EXPECT_EQ(text_of(kind + "/step_00000004/kernels.json"), elsewhere.text()) << kind;
+  }
+}
+
+TEST_F(KernelChoices, OfListOrderStayWithTheRun) {
+  const std::string order = "kernels=order", bf16 = "dtype=bf16";
+  const test::Trace whole = test::run(config("whole", {order, bf16}));
+  test::run(config("parts", {order, bf16, "train.exit_interval=2"}));
+  test::Trace resumed;
+  const std::string told =
+      messages(config("parts", {order, bf16, "checkpoint.load=" + (scratch / "parts")}), &resumed);
+  EXPECT_THAT(told, AllOf(HasSubstr("resumed from "), Not(HasSubstr("bit-exact")),
+                          Not(HasSubstr("kernels,"))));
+  EXPECT_EQ(text_of("parts/step_00000004/kernels.json"), text_of("whole_log/kernels.json"));
+  for (const auto& [name, weight] : whole.weights)
+    EXPECT_TRUE(at::equal(resumed.weights.at(name), weight)) << name;
+}
+
+/// As after a run with kernels=order on a machine whose lists begin with other entries.
+TEST_F(KernelChoices, OfAnotherListOrderRunWhereTheyCan) {
+  if (!has_fast_products()) GTEST_SKIP() << "the reference is the first entry here";
+  for (const std::string kind : {"auto", "order"}) {
+    kernels::clear_selection();
+    test::run(config(kind, {"kernels=order", "train.exit_interval=2"}));
+    EXPECT_TRUE(has_fast_products());
+    Selection elsewhere = selection_of(kind + "_log/kernels.json");
+    for (const kernels::OpClass c : kernels::all_op_classes())
+      if (c.op == kernels::Op::kGemm && !elsewhere.find(c).empty()) elsewhere.set(c, "reference");
+    const fs::path saved = scratch.path / kind / "step_00000002";
+    replace_stored(saved, elsewhere.text());
+    const std::string told =
+        messages(config(kind, {"kernels=" + kind, "checkpoint.load=" + (scratch / kind)}));
+    EXPECT_THAT(
+        told, AllOf(HasSubstr("kernels, from " + saved.string() + ": gemm float32 nn by reference"),
+                    Not(HasSubstr("bit-exact"))));
+    EXPECT_FALSE(has_fast_products()) << "the stored entries run";
+    EXPECT_EQ(text_of(kind + "/step_00000004/kernels.json"), elsewhere.text());
+  }
+}
+
+/// Files that older versions wrote name no list order.
+TEST_F(KernelChoices, OfAFileWithoutAnyAreListOrder) {
+  pretend_measured(products_by("reference"));
+  for (const std::string kind : {"auto", "order"}) {
+    test::run(config(kind, {"kernels=order", "train.exit_interval=2"}));
+    replace_stored(scratch.path / kind / "step_00000002", "{}\n");
+    const std::string told =
+        messages(config(kind, {"kernels=" + kind, "checkpoint.load=" + (scratch / kind)}));
+    EXPECT_THAT(told, AllOf(HasSubstr("resumed from "), Not(HasSubstr("bit-exact")),
+                            Not(HasSubstr("kernels,"))));
+    EXPECT_EQ(text_of(kind + "/step_00000004/kernels.json"), first_entries_of_run().text());
+  }
 }
 
 TEST_F(KernelChoices, OfADamagedFileAreThoseOfTheMachine) {
@@ -219,11 +382,23 @@ TEST_F(KernelChoices, OfConvertedWeightsAreNone) {
   EXPECT_EQ(stored.problem, "");
 }
 
-TEST_F(KernelChoices, OfAMeasuredRunAndListOrderAreTold) {
-  test::run(config("run", {"train.exit_interval=2"}));
-  const std::string told =
-      messages(config("run", {"kernels=order", "checkpoint.load=" + (scratch / "run")}));
-  EXPECT_THAT(told, HasSubstr("resume is not bit-exact: kernels=order, but "));
+TEST_F(KernelChoices, OfAMeasuredRunThatListOrderChangesAreTold) {
+  if (!has_fast_products()) GTEST_SKIP() << "the reference is the first entry here";
+  const auto told = [&](const std::string& name, const Selection& measured) {
+    pretend_measured(measured);
+    test::run(config(name, {"train.exit_interval=2"}));
+    return messages(config(name, {"kernels=order", "checkpoint.load=" + (scratch / name)}));
+  };
+  EXPECT_THAT(told("other", products_by("reference")),
+              AllOf(HasSubstr("resume is not bit-exact: kernels=order, but " +
+                              (scratch / "other/step_00000002") +
+                              " was saved with kernels=auto, which chose gemm float32 nn by "
+                              "reference, gemm float32 nt by reference"),
+                    Not(HasSubstr("kernels, "))));
+  EXPECT_THAT(told("same", first_entries()), Not(HasSubstr("bit-exact")));
+  for (const char* name : {"other", "same"})
+    EXPECT_EQ(text_of(std::string(name) + "/step_00000004/kernels.json"),
+              first_entries_of_run().text());
 }
 
 TEST_F(KernelChoices, AreTheSameOnAllRanks) {

@@ -95,8 +95,12 @@ std::span<const Entry<AttentionBackward>> attention_backward_entries() {
 }
 
 bool attention_supported(const AttentionShape& shape, const Context& context) {
-  return attention_detail::refuse_avx512(shape, context).empty() ||
-         attention_detail::refuse_avx2(shape, context).empty();
+  const bool fast = attention_detail::refuse_avx512(shape, context).empty() ||
+                    attention_detail::refuse_avx2(shape, context).empty();
+  const int chosen =
+      chosen_position(attention_class(Op::kAttentionForward, shape.dtype, shape.head_size));
+  return fast &&
+         (chosen < 0 || kForward[static_cast<size_t>(chosen)].run != attention_forward_reference);
 }
 
 void attention_forward(const AttentionForward& args, const Context& context) {

@@ -96,8 +96,8 @@ struct AttentionBackward {
 std::span<const Entry<AttentionForward>> attention_forward_entries();
 std::span<const Entry<AttentionBackward>> attention_backward_entries();
 
-/// True if an implementation faster than the reference takes the shape; callers use LibTorch
-/// otherwise.
+/// True if an implementation faster than the reference takes the shape, and the reference is not
+/// chosen for its class; callers use LibTorch otherwise.
 bool attention_supported(const AttentionShape& shape, const Context& context = {});
 
 /// Run the first entry that does not refuse. Throw ShapeError for contradicting arguments or if

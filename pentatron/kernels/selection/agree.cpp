@@ -75,13 +75,13 @@ RunnableEntries parse_runnable_entries(std::string_view text) {
 
 Agreement agree(const Selection& selection, const std::vector<RunnableEntries>& ranks) {
   std::map<std::string, std::string> choices = selection.choices();
-  std::vector<std::string> replaced;
+  std::map<std::string, std::string> replaced;
   for (auto& [name, entry] : choices) {
     const std::optional<size_t> rank = find_refusing(ranks, name, entry);
     if (!rank) continue;
     const std::string instead = common_entry(ranks, name);
-    replaced.push_back(fmt::format("{}: rank {} cannot run {}, so all ranks run {}", name, *rank,
-                                   entry, instead.empty() ? "what their lists say" : instead));
+    replaced[name] = fmt::format("{}: rank {} cannot run {}, so all ranks run {}", name, *rank,
+                                 entry, instead.empty() ? "what their lists say" : instead);
     entry = instead;
   }
   for (const auto& [name, entries] : ranks[0]) {
@@ -90,6 +90,17 @@ Agreement agree(const Selection& selection, const std::vector<RunnableEntries>& 
   }
   std::erase_if(choices, [](const auto& choice) { return choice.second.empty(); });
   return {Selection(std::move(choices)), std::move(replaced)};
+}
+
+Selection with_list_order(const Selection& selection, const std::vector<RunnableEntries>& ranks,
+                          const MeasureOptions& options) {
+  Selection complete = selection;
+  for (const OpClass c : all_op_classes()) {
+    if (is_left_out(c, options) || !selection.find(c).empty()) continue;
+    if (const std::string entry = common_entry(ranks, class_name(c)); !entry.empty())
+      complete.set(c, entry);
+  }
+  return complete;
 }
 
 } // namespace pentatron::kernels

@@ -90,7 +90,8 @@ void write(const fs::path& file, const Selection& selection) {
     write_file_atomically(file, selection.text());
     remove_old(file.parent_path());
   } catch (const Error& error) {
-    log::debug("the measured kernels cannot be stored: {}", error.what());
+    log::info("the measured kernels cannot be stored, so every start measures them again: {}",
+              error.what());
   }
 }
 

@@ -13,7 +13,9 @@ namespace pentatron::kernels {
 
 namespace selection_detail {
 constinit std::atomic<const Table*> current{nullptr};
-}
+constinit std::atomic<bool> noting{false};
+constinit std::array<std::atomic<bool>, kNumOpClasses> asked{};
+} // namespace selection_detail
 
 namespace {
 
@@ -93,6 +95,24 @@ void use_selection(const Selection& selection) {
 
 void clear_selection() {
   selection_detail::current.store(nullptr, std::memory_order_release);
+}
+
+AskedClasses::AskedClasses() {
+  for (std::atomic<bool>& one : selection_detail::asked) one = false;
+  selection_detail::noting = true;
+}
+
+AskedClasses::~AskedClasses() {
+  selection_detail::noting = false;
+}
+
+std::vector<OpClass> AskedClasses::all() const {
+  std::vector<OpClass> classes;
+  for (size_t i = 0; i < kNumOpClasses; ++i)
+    if (selection_detail::asked[i])
+      classes.push_back(
+          {static_cast<Op>(i / OpClass::kMaxParts), static_cast<uint8_t>(i % OpClass::kMaxParts)});
+  return classes;
 }
 
 } // namespace pentatron::kernels

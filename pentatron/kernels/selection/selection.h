@@ -46,14 +46,29 @@ void use_selection(const Selection& selection);
 /// Back to list order.
 void clear_selection();
 
+/// The classes that calls of any thread ask for while one of these lives, for tests; one at a time.
+class AskedClasses {
+ public:
+  AskedClasses();
+  ~AskedClasses();
+  AskedClasses(const AskedClasses&) = delete;
+  AskedClasses& operator=(const AskedClasses&) = delete;
+  std::vector<OpClass> all() const;
+};
+
 namespace selection_detail {
 /// Position in the operator's list, by OpClass::index(); -1: list order.
 using Table = std::array<int8_t, kNumOpClasses>;
 extern constinit std::atomic<const Table*> current;
+/// Whether calls note their classes, and which were noted, by OpClass::index().
+extern constinit std::atomic<bool> noting;
+extern constinit std::array<std::atomic<bool>, kNumOpClasses> asked;
 } // namespace selection_detail
 
 /// Position of the chosen entry in the operator's list, or -1.
 inline int chosen_position(OpClass c) {
+  if (selection_detail::noting.load(std::memory_order_relaxed)) [[unlikely]]
+    selection_detail::asked[c.index()].store(true, std::memory_order_relaxed);
   const selection_detail::Table* table = selection_detail::current.load(std::memory_order_acquire);
   return table == nullptr ? -1 : (*table)[c.index()];
 }
