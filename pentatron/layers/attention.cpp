@@ -144,6 +144,8 @@ nn::Cost Attention::cost(const AttentionOptions& o, const nn::LayerShape& shape)
   nn::Cost cost;
   cost.forward_gemm_flops = 2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) *
                             static_cast<double>(qkv + n * d);
+  cost.input_gemm_flops =
+      2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) * static_cast<double>(qkv);
   // Two products over the visible part of the squares.
   cost.forward_attention_flops = 2.0 * visible_squares(o, shape) * static_cast<double>(n * d);
   cost.saved_bytes = shape.element_bytes * (shape.outer_tokens() * o.hidden + t * (qkv + n * d)) +

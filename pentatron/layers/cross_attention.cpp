@@ -41,6 +41,7 @@ CrossAttention::CrossAttention(const nn::Scope& scope, const CrossAttentionOptio
              .bias = o.proj_bias,
              .init_std = o.proj_init_std},
             tp) {
+  kv_.weight().multiplies = nn::ProductRows::kMemory;
   core_ = {.mask = AttentionMask::kFull,
            .scale = o.scale > 0 ? o.scale : 1.0 / std::sqrt(static_cast<double>(o.head_size)),
            .dropout = o.dropout,
@@ -115,8 +116,8 @@ nn::Cost CrossAttention::cost(const CrossAttentionOptions& o, const nn::LayerSha
     return 2.0 * static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
   };
   nn::Cost cost;
-  cost.forward_gemm_flops =
-      2 * product(t, o.hidden, n * d) + product(m, memory_width(o), 2 * g * d);
+  cost.memory_gemm_flops = product(m, memory_width(o), 2 * g * d);
+  cost.forward_gemm_flops = 2 * product(t, o.hidden, n * d) + cost.memory_gemm_flops;
   cost.forward_attention_flops = 2 * product(shape.crossed_lengths, n, d);
   cost.saved_bytes =
       shape.element_bytes * (shape.outer_tokens() * o.hidden + t * 2 * n * d + m * 2 * g * d) +

@@ -35,6 +35,7 @@ LatentAttention::TokenLinear::TokenLinear(const nn::Scope& scope, int64_t in, in
                           {.name = {}, .shape = {out, in}, .placements = parallel::token_wise(tp)},
                           nn::Init::normal(o.init_std))) {
   weight->linear = true;
+  weight->multiplies = nn::ProductRows::kTokens;
   adapters = parallel::TokenAdapters(scope, *weight);
   if (o.qkv_bias)
     bias =
@@ -264,6 +265,9 @@ nn::Cost LatentAttention::cost(const AttentionOptions& o, const nn::LayerShape& 
       2.0 * static_cast<double>(t) *
       static_cast<double>(o.hidden * (latents + s.rotary_size) + read * n * keys +
                           s.rank * n * (s.plain_size + s.value_size) + o.hidden * n * s.value_size);
+  cost.input_gemm_flops =
+      2.0 * static_cast<double>(t) * static_cast<double>(o.hidden) *
+      static_cast<double>((s.query_rank > 0 ? s.query_rank : n * keys) + s.rank + s.rotary_size);
   cost.forward_attention_flops =
       visible_squares(o, shape) * static_cast<double>(n * (keys + s.value_size));
   // Keys and values, unless latents travel: then they are made where they are needed.

@@ -77,6 +77,10 @@ Moe::Moe(const nn::Scope& scope, const MoeOptions& o, parallel::TensorParallel t
     }
   }
   fc1_->linear = fc2_->linear = true;
+  for (nn::Param* const weight : {fc1_, fc2_, down_, up_})
+    if (weight != nullptr) weight->multiplies = nn::ProductRows::kTokens;
+  fc1_->share_multiplied = fc2_->share_multiplied =
+      static_cast<double>(o.router.top_k) / static_cast<double>(e);
   fc1_adapter_ = parallel::GroupedAdapter::make(here, *fc1_);
   fc2_adapter_ = parallel::GroupedAdapter::make(here, *fc2_);
   fc1_variants_ = parallel::GroupedAdapter::make_variants(here, *fc1_);

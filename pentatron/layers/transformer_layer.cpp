@@ -159,6 +159,7 @@ at::Tensor TransformerLayer::forward(const at::Tensor& x, const at::Tensor& memo
 nn::Cost TransformerLayer::cost(const TransformerLayerOptions& o, const nn::LayerShape& shape) {
   nn::Cost cost = o.attention.latent ? LatentAttention::cost(o.attention, shape)
                                      : Attention::cost(o.attention, shape);
+  if (o.norm_input) cost.input_gemm_flops = 0; // behind a norm
   if (o.cross) cost += CrossAttention::cost(*o.cross, shape);
   cost += o.moe ? Moe::cost(*o.moe, shape) : Mlp::cost(o.mlp, shape);
   const int64_t hidden = o.attention.hidden,

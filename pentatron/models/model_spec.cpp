@@ -1,6 +1,9 @@
 #include "pentatron/models/model_spec.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "pentatron/parallel/tensor/head_rows.h"
 
 namespace pentatron::models {
 
@@ -45,7 +48,7 @@ std::vector<std::vector<bool>> ModelSpec::trained_flows(const std::vector<bool>&
 }
 
 std::vector<nn::LayerShape> stream_shapes(const ModelSpec& spec, int64_t samples,
-                                          const std::vector<int64_t>& lengths) {
+                                          const std::vector<int64_t>& lengths, double targets) {
   std::vector<nn::LayerShape> shapes(spec.streams.size());
   for (size_t i = 0; i < shapes.size(); ++i) {
     nn::LayerShape& shape = shapes[i];
@@ -54,6 +57,11 @@ std::vector<nn::LayerShape> stream_shapes(const ModelSpec& spec, int64_t samples
     if (i == 0) continue;
     shape.memory_tokens = shapes[0].tokens;
     shape.crossed_lengths = shape.tokens * lengths[0];
+  }
+  if (targets < 1) {
+    nn::LayerShape& last = shapes.back();
+    last.head_rows =
+        parallel::head_rows(std::llround(targets * static_cast<double>(last.tokens)), last.tokens);
   }
   return shapes;
 }

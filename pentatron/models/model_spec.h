@@ -100,8 +100,8 @@ struct ModelSpec {
 };
 
 /// What a microbatch of so many samples costs with: of each stream, `lengths` tokens a sample.
-/// Layers of the last stream see the first.
+/// Layers of the last stream see the first, and this share of its tokens has a target.
 std::vector<nn::LayerShape> stream_shapes(const ModelSpec& spec, int64_t samples,
-                                          const std::vector<int64_t>& lengths);
+                                          const std::vector<int64_t>& lengths, double targets = 1);
 
 } // namespace pentatron::models

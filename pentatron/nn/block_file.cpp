@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 
 namespace pentatron::nn {
@@ -24,6 +25,7 @@ BlockFile::BlockFile(const std::filesystem::path& folder) : folder_(folder) {
   }
   if (file_ >= 0) return;
   const int reason = created ? created.value() : errno;
+  require_descriptors(reason, folder.native());
   raise<Error>("offload.dir={} cannot be written: {}\n  try: offload.dir=/var/tmp", folder.string(),
                std::strerror(reason));
 }

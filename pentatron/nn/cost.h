@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct LayerShape {
   int tp = 1;
   int64_t memory_tokens = 0;   ///< that cross-attention sees
   int64_t crossed_lengths = 0; ///< sum over documents of length * length in the memory
+  /// Tokens whose logits are computed, of all losses together (parallel/tensor/head_rows.h); none:
+  /// every token of each.
+  std::optional<int64_t> head_rows = {};
   bool sequence_parallel = false;
   int ep = 1, etp = 1;         ///< ranks that experts lie on, and ranks that split each
   bool gathers_tokens = false; ///< parallel.moe_token_dispatcher_type=allgather
@@ -61,6 +65,9 @@ struct ExchangeCost {
 struct Cost {
   double forward_gemm_flops = 0;
   double forward_attention_flops = 0;
+  /// Of forward_gemm_flops, products that read what the segment takes, and the memory, as they are:
+  /// where nothing before trains, backward makes no gradient of their input.
+  double input_gemm_flops = 0, memory_gemm_flops = 0;
   int64_t saved_bytes = 0; ///< held from forward to backward, input of the segment included
   /// The most that backward of the MLP, and that of attention, holds beside what is still kept.
   int64_t mlp_working_bytes = 0, attention_working_bytes = 0;
@@ -84,6 +91,8 @@ struct Cost {
   Cost& operator+=(const Cost& other) {
     forward_gemm_flops += other.forward_gemm_flops;
     forward_attention_flops += other.forward_attention_flops;
+    input_gemm_flops += other.input_gemm_flops;
+    memory_gemm_flops += other.memory_gemm_flops;
     saved_bytes += other.saved_bytes;
     mlp_working_bytes = std::max(mlp_working_bytes, other.mlp_working_bytes);
     attention_working_bytes = std::max(attention_working_bytes, other.attention_working_bytes);

@@ -203,6 +203,25 @@ Param& ParamList::find(const std::string& name) {
   raise<Error>("the model has no parameter named {}", name);
 }
 
+double product_flops(const Param& weight, const LayerShape& shape) {
+  int64_t rows = 0;
+  switch (weight.multiplies) {
+  case ProductRows::kNone:
+    break;
+  case ProductRows::kTokens:
+    rows = shape.tokens;
+    break;
+  case ProductRows::kMemory:
+    rows = shape.memory_tokens;
+    break;
+  case ProductRows::kLogits:
+    rows = shape.head_rows.value_or(shape.tokens);
+    break;
+  }
+  return 2.0 * static_cast<double>(rows) * weight.share_multiplied *
+         static_cast<double>(weight.spec().numel());
+}
+
 void load_global(Param& param, const at::Tensor& global) {
   if (global.sizes() != at::IntArrayRef(param.spec().shape)) {
     raise<CheckpointError>("{} has shape {} in the file, but {} in the model", param.name(),

@@ -13,6 +13,7 @@
 
 #include "pentatron/base/philox.h"
 #include "pentatron/nn/adapter.h"
+#include "pentatron/nn/cost.h"
 #include "pentatron/nn/fp8_weight.h"
 #include "pentatron/nn/int8_weight.h"
 #include "pentatron/nn/low_precision.h"
@@ -35,6 +36,10 @@ struct Init {
 /// Whose data-parallel ranks hold addends of a gradient: those with the same dense layers, or those
 /// with the same experts.
 enum class ReductionGroup : uint8_t { kDense, kExpert };
+
+/// What a weight multiplies in the products that cost.h counts: the tokens of its segment, those of
+/// the memory (cross-attention), or those whose logits a loss needs.
+enum class ProductRows : uint8_t { kNone, kTokens, kMemory, kLogits };
 
 /// What decides how a parameter is stored, reduced and updated. A bucket holds one family.
 struct ParamFamily {
@@ -117,6 +122,9 @@ class Param {
   /// low precision.
   bool linear = false;
   std::optional<LowPrecision> low_precision; ///< of its products; none: in the type of the model
+  /// In the last of the segments that read it.
+  ProductRows multiplies = ProductRows::kNone;
+  double share_multiplied = 1; ///< of its elements by each row: of experts, the chosen ones
 
   /// Its family; to be set before a ParamStore gives it storage.
   ReductionGroup group = ReductionGroup::kDense;
@@ -188,6 +196,10 @@ class ParamList {
  private:
   std::deque<Param> params_, buffers_;
 };
+
+/// Of a forward pass with the whole weight, the products that cost.h counts; `shape`: of the
+/// segment that makes them.
+double product_flops(const Param& weight, const LayerShape& shape);
 
 /// Copies a true (global) tensor into the rank's parameter, and back into a global tensor that
 /// holds zeros elsewhere.

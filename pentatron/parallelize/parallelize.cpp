@@ -134,7 +134,7 @@ std::vector<pipeline::StageSegment> stage_segments(const models::ModelConfig& mo
 }
 
 PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelConfig& model,
-                           std::vector<int64_t> lengths) {
+                           std::vector<int64_t> lengths, double targets) {
   PipelinePlan plan;
   plan.schedule = config::to_string(parallel.pipeline_schedule);
   plan.virtual_stages = static_cast<int>(parallel.virtual_pipeline_model_parallel_size.value_or(0));
@@ -152,7 +152,7 @@ PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelCo
   if (parallel.pipeline_balance == PipelineBalance::kCost) {
     const models::ModelSpec spec = models::model_spec(model);
     if (lengths.empty()) lengths.assign(spec.streams.size(), 1);
-    const std::vector<nn::LayerShape> shapes = models::stream_shapes(spec, 1, lengths);
+    const std::vector<nn::LayerShape> shapes = models::stream_shapes(spec, 1, lengths, targets);
     for (size_t segment = 0; segment < options.segments.size(); ++segment)
       options.costs.push_back(
           models::segment_cost(model, shapes, static_cast<int64_t>(segment)).total_flops());

@@ -33,10 +33,11 @@ struct PipelinePlan {
   pipeline::Schedule make(int num_microbatches) const;
 };
 
-/// Throws ConfigError where the pipeline cannot be made of this model. `lengths`: tokens of a
-/// sample in each stream, for pipeline_balance=cost; empty: one each.
+/// Throws ConfigError where the pipeline cannot be made of this model. For pipeline_balance=cost:
+/// `lengths`, the tokens of a sample in each stream (empty: one each), and `targets`, the share of
+/// the last stream's tokens that have a target.
 PipelinePlan plan_pipeline(const ParallelConfig& parallel, const models::ModelConfig& model,
-                           std::vector<int64_t> lengths = {});
+                           std::vector<int64_t> lengths = {}, double targets = 1);
 
 /// The model's segments, as the assignment of stages sees them.
 std::vector<pipeline::StageSegment> stage_segments(const models::ModelConfig& model);

@@ -122,6 +122,40 @@ TEST_P(Preset, RegistersParametersWithoutStorage) {
   }
 }
 
+/// Of a forward pass, by its weights and by the layers' own counts.
+void expect_products_of_weights(const ModelConfig& config) {
+  const auto model = make_model(config, {});
+  const ModelSpec& spec = model->spec();
+  std::vector<int64_t> lengths = {30, 20};
+  lengths.resize(spec.streams.size());
+  std::vector<nn::LayerShape> shapes = stream_shapes(spec, 2, lengths);
+  shapes.back().head_rows = 7;
+  std::vector<double> flops(spec.segments.size());
+  for (const nn::Param& param : model->params()) {
+    const auto segment = static_cast<size_t>(param.segments().back());
+    flops[segment] +=
+        nn::product_flops(param, shapes[static_cast<size_t>(spec.segments[segment].stream)]);
+  }
+  for (size_t i = 0; i < flops.size(); ++i) {
+    const double counted = segment_cost(config, shapes, static_cast<int64_t>(i)).forward_gemm_flops;
+    EXPECT_NEAR(flops[i], counted, 1e-12 * counted) << spec.segments[i].name;
+  }
+}
+
+TEST_P(Preset, MakesTheProductsThatItsCostCounts) {
+  expect_products_of_weights(preset(GetParam()));
+}
+
+TEST(PresetCost, IsOfTheProductsOfOtherLayersToo) {
+  ModelConfig latent = preset("qwen3_30b_a3b");
+  latent.num_layers = 2;
+  latent.moe_latent_size = 256;
+  expect_products_of_weights(latent);
+  ModelConfig depths = preset("llama3.2_1b"); // tied
+  depths.mtp_num_layers = 2;
+  expect_products_of_weights(depths);
+}
+
 TEST_P(Preset, IsAValidConfig) {
   const ModelConfig config = preset(GetParam());
   config::Violations violations;

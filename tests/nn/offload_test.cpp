@@ -17,6 +17,7 @@
 #include "tests/nn/chain.h"
 #include "tests/nn/op_fixture.h"
 #include "tests/nn/saved_fixture.h"
+#include "tests/support/few_descriptors.h"
 #include "tests/support/files.h"
 #include "tests/support/ranks.h"
 
@@ -149,6 +150,12 @@ TEST(Offload, AFolderThatCannotBeWrittenIsNamed) {
   const TemporaryFolder scratch;
   EXPECT_NE(test::error_of([&] { offload_to_file("/proc/version/x"); }).find("/proc/version/x"),
             std::string::npos);
+  std::string without_descriptors;
+  {
+    const test::FewDescriptors none(0);
+    without_descriptors = test::error_of([&] { offload_to_file(scratch.path()); });
+  }
+  EXPECT_NE(without_descriptors.find("try: ulimit -n"), std::string::npos) << without_descriptors;
   // Files end at 64 KiB, as on a disk that is full.
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};

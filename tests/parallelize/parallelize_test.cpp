@@ -99,6 +99,24 @@ TEST(PipelinePlan, ByCostCountsTheLengthOfEachStream) {
   EXPECT_GT(first_stage({256, 512}), 9);
 }
 
+TEST(PipelinePlan, ByCostCountsTheTokensWithATarget) {
+  models::ModelConfig config = models::ModelConfig::default_of(models::ModelType::kBert);
+  config.num_layers = 8;
+  config.hidden_size = 64;
+  config.num_attention_heads = 4;
+  config.ffn_hidden_size = 256;
+  config.vocab_size = 4096;
+  const auto first_stage = [&](double targets) {
+    const PipelinePlan plan = plan_pipeline(
+        {.pipeline_model_parallel_size = 2, .pipeline_balance = PipelineBalance::kCost}, config,
+        {128}, targets);
+    return plan.stages.at(0).end;
+  };
+  // With few masked tokens the output layer costs half a layer, with all of them four.
+  EXPECT_GT(first_stage(1), first_stage(0.1) + 1);
+  EXPECT_EQ(first_stage(1), first_stage(0.8)) << "too many to leave out the others";
+}
+
 TEST(NeededGroups, AreThoseThatTheRunUses) {
   parallel::DdpConfig ddp;
   EXPECT_EQ(needed({}, nullptr, true, 1), "tp pp dp");

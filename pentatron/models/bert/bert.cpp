@@ -328,12 +328,11 @@ nn::Cost Bert::segment_cost(const ModelConfig& c, const std::vector<nn::LayerSha
   }
   if (!is_post_norm(c)) cost.saved_bytes += norm;
   if (is_masked_lm(c)) {
-    // A seventh of the tokens has a target; the product of the others is left out.
-    constexpr double kMasked = 0.15;
-    const auto h = static_cast<double>(c.hidden_size);
-    const double vocabulary = static_cast<double>((c.vocab_size + shape.tp - 1) / shape.tp);
-    cost.forward_gemm_flops =
-        2.0 * static_cast<double>(shape.tokens) * h * (h + kMasked * vocabulary);
+    const auto h = static_cast<double>(c.hidden_size), tokens = static_cast<double>(shape.tokens),
+               rows = static_cast<double>(shape.head_rows.value_or(shape.tokens)),
+               vocabulary = static_cast<double>((c.vocab_size + shape.tp - 1) / shape.tp);
+    cost.forward_gemm_flops = 2.0 * h * (tokens * h + rows * vocabulary);
+    if (is_post_norm(c)) cost.input_gemm_flops = 2.0 * h * tokens * h;
     // Kept: inputs of dense, activation and norm, and the gradient behind the loss.
     cost.saved_bytes += 3 * outer + norm;
     if (shape.tp > 1) cost.tp_all_reduce = {row + 3 * shape.acc_bytes * shape.tokens, 4};

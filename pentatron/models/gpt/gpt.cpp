@@ -188,7 +188,8 @@ nn::Cost Gpt::segment_cost(const ModelConfig& c, const std::vector<nn::LayerShap
   if (segment < head_of(c)) return MtpSegment::cost(c, segment - first_depth(c) + 1, shape);
   const int64_t statistics = c.normalization == Normalization::kLayerNorm ? 2 : 1,
                 terms = 1 + c.mtp_num_layers;
-  cost.forward_gemm_flops = 2.0 * static_cast<double>(terms * shape.tokens) *
+  cost.forward_gemm_flops = 2.0 *
+                            static_cast<double>(shape.head_rows.value_or(terms * shape.tokens)) *
                             static_cast<double>(c.hidden_size) *
                             static_cast<double>((c.vocab_size + shape.tp - 1) / shape.tp);
   // Each loss keeps its input's gradient. The final norm keeps its input and statistics; the last

@@ -53,7 +53,9 @@ MtpSegment::MtpSegment(const nn::Scope& scope, const ModelConfig& c, int64_t dep
                                nn::Init::normal(c.init_method_std))),
       layer_(scope / "layer", layer_options(c, c.num_layers + depth - 1), tp, std::move(rotary),
              nullptr, parts.experts, parts.context),
-      norm_(scope / "final_norm", c.hidden_size, norm_options(c), tp) {}
+      norm_(scope / "final_norm", c.hidden_size, norm_options(c), tp) {
+  projection_->multiplies = nn::ProductRows::kTokens;
+}
 
 nn::Segment::Output MtpSegment::forward(const std::vector<at::Tensor>& taken,
                                         const nn::ForwardContext& ctx) const {
@@ -80,6 +82,7 @@ nn::Cost MtpSegment::cost(const ModelConfig& c, int64_t depth, const nn::LayerSh
   cost.forward_gemm_flops += 4.0 * static_cast<double>(shape.tokens) *
                              static_cast<double>(c.hidden_size) *
                              static_cast<double>(c.hidden_size);
+  cost.input_gemm_flops = 0; // the layer reads the product
   // Norms keep what they normalise, the product its input.
   cost.saved_bytes += norms * (row + shape.acc_bytes * shape.outer_tokens() * statistics) + 2 * row;
   if (shape.tp > 1) {

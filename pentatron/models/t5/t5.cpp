@@ -272,7 +272,7 @@ nn::Cost T5::segment_cost(const ModelConfig& c, const std::vector<nn::LayerShape
   cost.saved_bytes = outer + shape.acc_bytes * shape.outer_tokens();
   if (kind == kEncoderNorm) return cost;
   cost.saved_bytes += outer; // the gradient behind the loss
-  cost.forward_gemm_flops = 2.0 * static_cast<double>(shape.tokens) *
+  cost.forward_gemm_flops = 2.0 * static_cast<double>(shape.head_rows.value_or(shape.tokens)) *
                             static_cast<double>(c.hidden_size) *
                             static_cast<double>((c.vocab_size + shape.tp - 1) / shape.tp);
   if (shape.tp > 1) cost.tp_all_reduce = {row + 3 * shape.acc_bytes * shape.tokens, 4};

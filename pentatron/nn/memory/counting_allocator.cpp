@@ -2,6 +2,7 @@
 
 #include "pentatron/comm/rank_threads.h"
 #include "pentatron/nn/memory/large_blocks.h"
+#include "pentatron/nn/memory/memory_room.h"
 
 #include <c10/core/CPUAllocator.h>
 
@@ -71,7 +72,10 @@ class CountingAllocator final : public c10::Allocator {
     const bool try_large = whole >= kLargeBlock && whole < size_t{1} << 46;
     void* base = try_large ? large_block(whole) : nullptr;
     const bool large = base != nullptr;
-    if (!large) base = inner_->raw_allocate(whole);
+    if (!large) {
+      if (try_large) require_room(whole);
+      base = inner_->raw_allocate(whole);
+    }
     auto* header =
         new (base) Header{static_cast<int64_t>(bytes), comm::current_rank(), t_category, large};
     RankCounters& owner = of_rank(header->rank);
@@ -120,6 +124,7 @@ std::string_view name(MemoryCategory category) {
 void install_counting_allocator() {
   static std::once_flag once;
   std::call_once(once, [] {
+    watch_memory_room();
     c10::Allocator* inner = c10::GetCPUAllocator();
     // The inner one must free what it is given by address alone; torch's default does.
     if (!inner->raw_deleter()) inner = c10::GetDefaultCPUAllocator();

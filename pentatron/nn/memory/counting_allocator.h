@@ -4,7 +4,8 @@
 /// An allocation belongs to the rank of the thread that makes it (comm::current_rank()) and to the
 /// category of the innermost MemoryScope on that thread; whoever frees it, the owner is credited.
 /// Bytes are those asked for: an allocation costs 64 bytes more, for the owner's name. Large
-/// allocations come from large_blocks.h, the others from torch's allocator.
+/// allocations come from large_blocks.h, the others from torch's allocator. A large one for which
+/// the control groups leave no room (memory_room.h) fails.
 #pragma once
 
 #include <array>

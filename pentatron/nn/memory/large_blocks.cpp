@@ -9,6 +9,8 @@
 #include <set>
 #include <utility>
 
+#include "pentatron/nn/memory/memory_room.h"
+
 namespace pentatron::nn {
 
 namespace {
@@ -51,6 +53,10 @@ class Blocks {
       const size_t limit = std::max(use_.most_used_bytes, use_.used_bytes + bytes);
       while (use_.used_bytes + use_.waiting_bytes + bytes > limit)
         give_back(use_.used_bytes + use_.waiting_bytes + bytes - limit);
+      if (!room_for(bytes)) {
+        while (!by_size_.empty()) give_back(use_.waiting_bytes);
+        if (!room_for(bytes)) return nullptr;
+      }
       data = map(bytes);
       if (data == nullptr) return nullptr;
     }

@@ -4,7 +4,8 @@
 /// the system, which clears every page before it hands it out the next time. Here freed blocks
 /// wait: a new block takes the start of the smallest that has room, and freed neighbours are
 /// joined. The bytes of all blocks never exceed the most that were in use at one time: where a new
-/// block would pass that, waiting memory is given back first. Blocks ask for huge pages.
+/// block would pass that, waiting memory is given back first, and all of it where a limit
+/// (memory_room.h) would be passed. Blocks ask for huge pages.
 #pragma once
 
 #include <cstddef>

@@ -128,7 +128,7 @@ class ShardedGradients final : public BucketGradients {
       : buckets_(&buckets), overlap_(options.overlap), reducer_(options.reducer),
         flat_(allocate(shard_lengths_of(buckets, options.reducer.shard.rank()), options.reducer)),
         sums_(flat_.split_with_sizes(shard_lengths_of(buckets, options.reducer.shard.rank()))),
-        pool_(flat_.options()), scratch_(buckets.size()) {
+        pool_(flat_.options(), nn::MemoryCategory::kGradients), scratch_(buckets.size()) {
     for (size_t b = 0; b < buckets.size(); ++b) {
       for (const Bucket::Slot& slot : buckets[b].slots)
         slot.param->need_main_grad = [this, b](nn::Param&) { lend(b); };

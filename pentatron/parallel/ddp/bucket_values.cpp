@@ -116,7 +116,8 @@ class ShardedValues final : public Values {
   ShardedValues(const std::vector<Bucket>& buckets, const BucketValuesOptions& options)
       : Values(buckets, options),
         owned_(allocate(buckets, shard_lengths_of(buckets, shard_.rank()), options.device)),
-        pool_(owned_.empty() ? at::TensorOptions() : owned_.front().options()),
+        pool_(owned_.empty() ? at::TensorOptions() : owned_.front().options(),
+              nn::MemoryCategory::kParameters),
         gathered_(buckets.size()), users_(buckets.size(), 0) {}
 
   at::Tensor owned(size_t b) const override { return owned_[b]; }
@@ -193,7 +194,7 @@ class Fp8Values final : public Values {
   Fp8Values(const std::vector<Bucket>& buckets, const BucketValuesOptions& options, bool sharded)
       : Values(buckets, options), sharded_(sharded),
         owned_(allocate(buckets, shard_lengths_of(buckets, shard_.rank()), options.device)),
-        pool_(code_options()) {
+        pool_(code_options(), nn::MemoryCategory::kParameters) {
     const nn::MemoryScope scope(nn::MemoryCategory::kParameters);
     for (const Bucket& bucket : buckets) {
       Codes& codes = codes_.emplace_back();

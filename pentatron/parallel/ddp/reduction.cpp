@@ -12,7 +12,8 @@ namespace pentatron::parallel {
 Reducer::Reducer(const Options& options)
     : options_(options),
       copies_(options.wire != options.dtype && options.shard.size() * options.replicas.size() > 1),
-      wires_(at::TensorOptions(options.wire).device(options.device)) {}
+      wires_(at::TensorOptions(options.wire).device(options.device),
+             nn::MemoryCategory::kGradients) {}
 
 at::Tensor Reducer::to_wire(const at::Tensor& gradients) {
   return copies_ ? wires_.take(gradients.numel()).copy_(gradients) : gradients;

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "pentatron/nn/memory/counting_allocator.h"
-
 namespace pentatron::parallel {
 
 at::Tensor ScratchPool::take(int64_t n) {
@@ -21,7 +19,7 @@ at::Tensor ScratchPool::take(int64_t n) {
     return buffer.narrow(0, 0, n);
   }
   if (!free_.empty()) free_.pop_back(); // a larger one takes its place
-  const nn::MemoryScope scope(nn::MemoryCategory::kWorkspace);
+  const nn::MemoryScope scope(category_);
   return at::empty({n}, options_);
 }
 

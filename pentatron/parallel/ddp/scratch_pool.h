@@ -7,11 +7,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "pentatron/nn/memory/counting_allocator.h"
+
 namespace pentatron::parallel {
 
 class ScratchPool {
  public:
-  explicit ScratchPool(at::TensorOptions options) : options_(options) {}
+  /// `category`: of the values that the vectors hold.
+  ScratchPool(at::TensorOptions options, nn::MemoryCategory category)
+      : options_(options), category_(category) {}
 
   /// A vector of `n` elements; what it holds is undefined.
   at::Tensor take(int64_t n);
@@ -20,6 +24,7 @@ class ScratchPool {
 
  private:
   at::TensorOptions options_;
+  nn::MemoryCategory category_;
   std::vector<at::Tensor> free_; // whole buffers
 };
 

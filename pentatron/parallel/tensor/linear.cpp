@@ -76,6 +76,7 @@ ColumnParallelLinear::ColumnParallelLinear(const nn::Scope& scope, const Options
       {.name = {}, .shape = {out, options.in}, .parts = options.parts, .placements = placements},
       nn::Init::normal(options.init_std));
   weight_->linear = true;
+  weight_->multiplies = nn::ProductRows::kTokens;
   if (options.bias) {
     bias_ = &scope.param(
         "bias", {.name = {}, .shape = {out}, .parts = options.parts, .placements = placements},
@@ -135,6 +136,7 @@ RowParallelLinear::RowParallelLinear(const nn::Scope& scope, const Options& opti
       {.name = {}, .shape = {options.out, options.in}, .placements = {{"tp", Placement::shard(1)}}},
       nn::Init::normal(options.init_std));
   weight_->linear = true;
+  weight_->multiplies = nn::ProductRows::kTokens;
   if (options.bias) {
     bias_ =
         &scope.param("bias", {.name = {}, .shape = {options.out}, .placements = token_wise(tp_)},

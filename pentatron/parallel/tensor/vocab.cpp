@@ -278,6 +278,7 @@ at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids,
 VocabHead::VocabHead(nn::Param& weight, nn::Param* bias, TensorParallel tp, double cap,
                      VocabAdapters adapters)
     : weight_(&weight), bias_(bias), tp_(std::move(tp)), cap_(cap), adapters_(std::move(adapters)) {
+  weight.multiplies = nn::ProductRows::kLogits;
 }
 
 at::Tensor VocabHead::loss(const at::Tensor& h, std::string_view field, std::string_view term,

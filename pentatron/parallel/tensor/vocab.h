@@ -10,6 +10,7 @@
 
 #include "pentatron/nn/context.h"
 #include "pentatron/nn/module.h"
+#include "pentatron/parallel/tensor/head_rows.h"
 #include "pentatron/parallel/tensor/tensor_parallel.h"
 #include "pentatron/parallel/tensor/vocab_adapter.h"
 
@@ -49,11 +50,6 @@ nn::ShardSpec vocab_bias_spec(int64_t vocab_size);
 
 /// x [T / t, ...] of all ranks under sequence parallel, else x itself. Without autograd.
 at::Tensor gathered_tokens(const at::Tensor& x, const TensorParallel& tp);
-
-/// Whether leaving out tokens without a label is worth the copies.
-constexpr bool leaves_out(int64_t labelled, int64_t tokens) {
-  return 4 * labelled <= 3 * tokens;
-}
 
 /// Output projection and softmax cross-entropy over chunks of tokens, so that the logits of a
 /// microbatch never exist at once.

@@ -13,6 +13,7 @@ WholeLinear::WholeLinear(const nn::Scope& scope, const Options& options, const T
   weight_ = &scope.param("weight",
                          {.name = {}, .shape = {options.out, options.in}, .placements = placements},
                          nn::Init::normal(options.init_std));
+  if (tokens) weight_->multiplies = nn::ProductRows::kTokens;
   bias_ = &scope.param("bias", {.name = {}, .shape = {options.out}, .placements = placements},
                        nn::Init::constant(0));
   using Split = LinearAdapter::Split;

@@ -5,10 +5,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -498,6 +500,24 @@ TEST(DataParallel, GathersUpdatedValuesWithoutWaiting) {
       one.store->publish_values();
       if (dp.rank() == 0) comm::send(note, 1, dp);
       one.store->acquire(0, Pass::kForward);
+      test::expect_close(one.param->value(), at::full({3}, 7.0, at::kDouble));
+    });
+  }
+}
+
+TEST(DataParallel, WaitsForUpdatedValuesWithoutOverlap) {
+  for (const int64_t stage : {1, 2}) {
+    test::run_ranks(2, [&](const comm::Group& dp) {
+      OneParameter one({.zero_stage = stage, .overlap_param_gather = false}, dp);
+      for (const nn::Shard& shard : one.store->shards()) shard.values.fill_(7);
+      // Rank 1 publishes a while after rank 0 has begun to: rank 0 has to wait for its part.
+      const at::Tensor note = at::zeros({1});
+      if (dp.rank() == 0) comm::send(note, 1, dp);
+      if (dp.rank() == 1) {
+        comm::recv(note, 0, dp);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+      one.store->publish_values();
       test::expect_close(one.param->value(), at::full({3}, 7.0, at::kDouble));
     });
   }
