@@ -215,6 +215,7 @@ constexpr CommonValue kCommonValues[] = {
     {"mixed_precision.fp8_recipe", "current", "mixed_precision.fp8_recipe=tensorwise"},
     {"mixed_precision.fp8_recipe", "subchannel", "mixed_precision.fp8_recipe=blockwise"},
     {"mixed_precision.recipe", "16-mixed", "mixed_precision.recipe=fp16_mixed"}, // Lightning
+    {"optimizer.muon_scale_mode", "shape_scaling", "optimizer.muon_scale_mode=original"},
 };
 
 std::string_view listed(std::string_view section, std::string_view name) {

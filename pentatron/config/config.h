@@ -22,6 +22,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 
 #include "pentatron/config/schema.h"
 
@@ -72,7 +73,7 @@ std::vector<SectionInfo> list_sections(const Schema& schema);
 std::string help(const Schema& schema, std::string_view what);
 std::string json_schema(const Schema& schema, std::string_view title);
 std::string markdown(const Schema& schema);
-std::string hash(const Schema& schema, const void* object);
+std::string hash(const Schema& schema, const void* object, const std::set<OnResume>& without);
 } // namespace detail
 
 /// Assigns the values in `text`; other fields keep their values. `origin` names the text in
@@ -152,10 +153,10 @@ template <Section C> std::string markdown() {
   return detail::markdown(schema_of<C>());
 }
 
-/// 16 hexadecimal digits that depend on every path and value and on nothing else: not on the order
-/// of the fields.
-template <Section C> std::string hash(const C& config) {
-  return detail::hash(schema_of<C>(), &config);
+/// 16 hexadecimal digits that depend on every path and value, except for fields of the meanings
+/// `without`, and on nothing else: not on the order of the fields.
+template <Section C> std::string hash(const C& config, const std::set<OnResume>& without = {}) {
+  return detail::hash(schema_of<C>(), &config, without);
 }
 
 /// The lines "path: before -> after".

@@ -76,7 +76,7 @@ enum class OnResume : uint8_t {
   kModel,     ///< decides which tensors the model has and what they mean
   kState,     ///< decides what is saved in addition to the weights
   kData,      ///< decides which samples come when and which numbers are drawn
-  kIgnored    ///< where results are written and how they are shown
+  kIgnored    ///< changes no result: where results are written, how a run is shown and watched
 };
 
 /// Bounds and words of a field; numbers are in the field's own unit.

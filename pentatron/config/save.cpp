@@ -26,13 +26,17 @@ void write_section(const Schema& schema, const void* object, int depth, std::str
   }
 }
 
+OnResume meaning_of(const Entry& entry, OnResume of_section) {
+  const OnResume own = entry.traits.on_resume;
+  return own == OnResume::kInherited ? of_section : own;
+}
+
 void diff_section(const Schema& schema, const void* before, const void* after,
                   const std::string& prefix, OnResume of_section, std::vector<Difference>& out) {
   for (const Entry& entry : schema.entries) {
     if (!is_present(schema, entry, before) && !is_present(schema, entry, after)) continue;
     const std::string path = join(prefix, entry.name);
-    const OnResume own = entry.traits.on_resume;
-    const OnResume meaning = own == OnResume::kInherited ? of_section : own;
+    const OnResume meaning = meaning_of(entry, of_section);
     if (entry.section != nullptr) {
       diff_section(*entry.section, section_of(entry, before), section_of(entry, after), path,
                    meaning, out);
@@ -44,12 +48,18 @@ void diff_section(const Schema& schema, const void* before, const void* after,
   }
 }
 
-std::vector<std::pair<std::string, std::string>> flatten(const Schema& schema, const void* object) {
-  std::vector<std::pair<std::string, std::string>> out;
-  walk(schema, object, [&](const std::string& path, const Entry& entry, const void* holder) {
-    out.emplace_back(path, format_value(*entry.type, read_entry(entry, holder)));
-  });
-  return out;
+/// Every path with its value, but for fields of these meanings.
+void flatten_section(const Schema& schema, const void* object, const std::string& prefix,
+                     OnResume of_section, const std::set<OnResume>& without,
+                     std::vector<std::pair<std::string, std::string>>& out) {
+  for (const Entry& entry : schema.entries) {
+    const std::string path = join(prefix, entry.name);
+    const OnResume meaning = meaning_of(entry, of_section);
+    if (entry.section != nullptr)
+      flatten_section(*entry.section, section_of(entry, object), path, meaning, without, out);
+    else if (!without.contains(meaning))
+      out.emplace_back(path, format_value(*entry.type, read_entry(entry, object)));
+  }
 }
 
 } // namespace
@@ -86,8 +96,9 @@ std::string get(const Schema& schema, const void* object, std::string_view path)
   return format_value(*found.entry->type, read_entry(*found.entry, found.object));
 }
 
-std::string hash(const Schema& schema, const void* object) {
-  auto values = flatten(schema, object);
+std::string hash(const Schema& schema, const void* object, const std::set<OnResume>& without) {
+  std::vector<std::pair<std::string, std::string>> values;
+  flatten_section(schema, object, "", OnResume::kTold, without, values);
   std::ranges::sort(values);
   uint64_t hash = 0xCBF29CE484222325u; // FNV-1a
   const auto add = [&](std::string_view text) {

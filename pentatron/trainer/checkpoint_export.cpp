@@ -66,7 +66,7 @@ fs::path export_checkpoint(const fs::path& checkpoint, bool average,
   remove_abandoned_exports(exports);
   if (checkpoint::holds_adapters(checkpoint)) {
     const fs::path adapter = checkpoint.parent_path() / kAdapterFolder;
-    checkpoint::write_peft_of(checkpoint, adapter, template_of(checkpoint));
+    checkpoint::write_peft_of(checkpoint, adapter, template_of(checkpoint), progress);
     return adapter;
   }
   const auto source = checkpoint::open_model(average ? checkpoint::averaged(checkpoint.string())

@@ -201,6 +201,10 @@ std::vector<int64_t> stream_lengths(const Config& config) {
   return lengths;
 }
 
+double share_of_targets(const Config& config) {
+  return data::share_of_targets(config.dataset);
+}
+
 void CheckpointConfig::validate(config::Violations& violations, std::string_view path) const {
   const auto needs = [&](const char* key, const std::string& value, const char* other,
                          const std::string& remedy) {

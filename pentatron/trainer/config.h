@@ -171,9 +171,9 @@ struct TrainConfig {
             .on_resume(config::OnResume::kIgnored),
         field("eval_iters", &C::eval_iters, "number of global batches in each evaluation")
             .positive(),
-        field(
-            "on_nan", &C::on_nan,
-            "what to do when the loss or a gradient is not finite: stop the run, or skip the step"),
+        field("on_nan", &C::on_nan,
+              "what to do when the loss, or without a loss scale a gradient, is not finite: stop "
+              "the run, or skip the step"),
         field("max_skipped_iterations", &C::max_skipped_iterations,
               "on_nan=skip: stop the run after this many skipped steps in a row")
             .positive(),
@@ -187,7 +187,8 @@ struct TrainConfig {
             .unit("minutes"),
         field("num_threads", &C::num_threads,
               "number of CPU threads per rank; 0: OMP_NUM_THREADS, or an equal share of the cores")
-            .range(0, 4096),
+            .range(0, 4096)
+            .on_resume(config::OnResume::kIgnored),
         field(
             "cuda_graphs", &C::cuda_graphs,
             "launch the layers of a dense model as CUDA graphs, which saves time where kernels are "
@@ -279,11 +280,13 @@ struct CheckpointConfig {
               "from the beginning of the data"),
         field("load_optimizer", &C::load_optimizer,
               "load the optimizer state from the checkpoint; false: resume at the saved iteration "
-              "with a new optimizer"),
+              "with a new optimizer")
+            .on_resume(config::OnResume::kTold),
         field("strictness", &C::strictness,
               "what to do when the checkpoint and the model have different tensors; raise_all: "
               "stop; log_unexpected: log and ignore extra tensors in the checkpoint; log_all: also "
-              "log missing tensors and keep their initial values"),
+              "log missing tensors and keep their initial values")
+            .on_resume(config::OnResume::kTold),
         field("check_tokenizer", &C::check_tokenizer,
               "stop if the checkpoint was trained with a different tokenizer")};
   }
@@ -326,7 +329,8 @@ struct Config {
         field("comm_overlap", &C::comm_overlap,
               "overlap of communication and computation inside layers"),
         field("dist", &C::dist,
-              "communication between ranks: timeouts, monitoring, and messages between GPUs"),
+              "communication between ranks: timeouts, monitoring, and messages between GPUs")
+            .on_resume(OnResume::kIgnored),
         field("optimizer", &C::optimizer, "optimizer and learning rate"),
         field("scheduler", &C::scheduler, "learning rate and weight decay schedules"),
         field("dataset", &C::dataset, "training data").on_resume(OnResume::kData),
@@ -341,7 +345,7 @@ struct Config {
         field("offload", &C::offload,
               "move activations and optimizer state to disk (CPU) or host memory (GPU)")
             .on_resume(OnResume::kIgnored),
-        field("profiling", &C::profiling, "performance traces"),
+        field("profiling", &C::profiling, "performance traces").on_resume(OnResume::kIgnored),
         field("mixed_precision", &C::mixed_precision,
               "low-precision matrix products and loss scaling"),
         field("device", &C::device,
@@ -353,8 +357,8 @@ struct Config {
             .on_resume(OnResume::kState),
         field("kernels", &C::kernels,
               "how CPU kernels are chosen; auto: measure the candidates on this machine and use "
-              "the fastest (a resumed run keeps its choice); order: use the first in a fixed list "
-              "that supports the operation"),
+              "the fastest; order: use the first in a fixed list that supports the operation; a "
+              "resumed run keeps the kernels of its checkpoint"),
         field(
             "deterministic", &C::deterministic,
             "with device=cuda, runs of the same program with the same configuration give the same "
@@ -370,6 +374,9 @@ struct Config {
 /// Tokens of a sample in each of the model's streams, known before any data is read: T5's targets
 /// have a separate length.
 std::vector<int64_t> stream_lengths(const Config& config);
+/// Of the last stream's tokens, the share that have a target, where it is known before any data is
+/// read; else 1.
+double share_of_targets(const Config& config);
 
 /// Adds violations for a configuration of a run on `world_size` ranks.
 void check_config(const Config& config, int world_size, config::Violations& violations);

@@ -26,25 +26,39 @@ LossScaling::LossScaling(const MixedPrecisionConfig& config, Precision dtype)
     : config_(config), scaler_(make_scaler(config, dtype)) {}
 
 bool LossScaling::overflowed(const StepResult& result) const {
-  if (result.finite || !on() || !scaler_->dynamic()) return false;
-  return losses_are_finite(result) || !scaler_->exhausted();
+  if (result.finite || !on()) return false;
+  return losses_are_finite(result) || (scaler_->dynamic() && !scaler_->exhausted());
 }
 
 void LossScaling::after_step(int64_t iteration, const StepResult& result, int64_t samples) {
-  if (!on() || !result.computed) return;
-  if (!result.finite) {
+  if (!result.computed) return;
+  if (result.finite ? result.too_large : on()) {
     ++held_iterations_;
     held_samples_ += samples;
   }
-  if (!result.finite && !overflowed(result)) return;
+  if (!on() || (!result.finite && !overflowed(result))) return;
+  overflows_in_a_row_ = result.finite ? 0 : overflows_in_a_row_ + 1;
   const double used = scale();
   scaler_->update(!result.finite);
   if (result.finite) return;
   log::info("skipped iteration {}: {} not finite at loss scale {:g}; {} {:g}", iteration,
             losses_are_finite(result) ? "gradients are" : "the loss is", used,
             scale() < used ? "the next one is" : "it stays", scale());
-  if (!scaler_->exhausted() || scale() < used || warned_) return;
+  if (scaler_->dynamic() ? scaler_->exhausted() && scale() == used : overflows_in_a_row_ > 1)
+    warn(iteration);
+}
+
+void LossScaling::warn(int64_t iteration) {
+  if (warned_) return;
   warned_ = true;
+  if (!scaler_->dynamic())
+    return log::shared_warning(
+        "iteration {}: gradients overflow again at the constant loss scale, "
+        "mixed_precision.loss_scale={:g}\n  try: "
+        "mixed_precision.loss_scale={:g}, or remove "
+        "mixed_precision.loss_scale, so that fp16 has a dynamic one",
+        iteration, *config_.loss_scale,
+        std::max(std::min(*config_.loss_scale / 16, 1024.0), kLeastLossScale));
   log::shared_warning("iteration {}: gradients still overflow at the smallest loss scale, "
                       "mixed_precision.min_loss_scale={:g}\n  try: "
                       "mixed_precision.min_loss_scale={:g}",
@@ -61,6 +75,7 @@ void LossScaling::save(checkpoint::TrainState& state) const {
 std::string LossScaling::load(const checkpoint::TrainState& state, bool fresh) {
   held_iterations_ = state.held_iterations;
   held_samples_ = state.held_samples;
+  overflows_in_a_row_ = 0;
   warned_ = false;
   scaler_ = on() && scaler_->dynamic() ? make_scaler(config_, Precision::kFp16) : scaler_;
   if (!on() || !scaler_->dynamic() || fresh) return {};

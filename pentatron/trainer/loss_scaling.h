@@ -1,8 +1,8 @@
-/// The loss scale of a run, and the handling of steps whose gradients overflow.
+/// The loss scale of a run, and the steps that do not advance its schedules.
 ///
-/// With a dynamic scale, such a step lowers the scale: nothing is updated, the schedules of
-/// learning rate and weight decay do not advance, and the samples count as consumed. With a
-/// constant scale, train.on_nan decides.
+/// A step whose gradients overflow lowers a dynamic scale; a constant scale stays. Nothing is
+/// updated, the schedules of learning rate and weight decay do not advance, and the samples count
+/// as consumed. The same holds for steps whose gradient norm is too large.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class LossScaling {
   std::optional<double> reported() const { return on() ? std::optional(scale()) : std::nullopt; }
 
   /// Whether the result is not finite and a smaller loss scale may fix it. When the scale is at its
-  /// minimum, this is false for a loss that is itself not finite.
+  /// minimum or constant, this is false for a loss that is itself not finite.
   bool overflowed(const StepResult& result) const;
   /// Takes the result of a step, of so many samples, and logs what it changes.
   void after_step(int64_t iteration, const StepResult& result, int64_t samples);
@@ -44,10 +44,14 @@ class LossScaling {
   std::string load(const checkpoint::TrainState& state, bool fresh);
 
  private:
+  /// Warns once that gradients overflow again at a scale that does not change.
+  void warn(int64_t iteration);
+
   MixedPrecisionConfig config_;
   std::optional<optim::LossScaler> scaler_;
   int64_t held_iterations_ = 0, held_samples_ = 0;
-  bool warned_ = false; ///< that gradients overflow at the smallest scale
+  int64_t overflows_in_a_row_ = 0;
+  bool warned_ = false; ///< that gradients overflow and the scale stays
 };
 
 } // namespace pentatron::trainer

@@ -28,10 +28,19 @@ struct Alternative {
 /// Of which one is taken.
 using Alternatives = std::vector<Alternative>;
 
+/// With which all layers are recomputed in groups of so many; empty where other keys do.
+std::string groups_of_layers(const TrainConfig& train, int64_t group) {
+  const std::string size = fmt::format("train.recompute_num_layers={}", group);
+  if (train.recompute < Recompute::kFull) return group > 1 ? "train.recompute=full " + size : "";
+  const bool block = train.recompute_method == RecomputeMethod::kBlock;
+  if (train.recompute_num_layers == group) return block ? "train.recompute_method=uniform" : "";
+  return block ? "train.recompute_method=uniform " + size : size;
+}
+
 /// In order of what they cost: nothing; parts of the forward pass again; communication; the whole
 /// forward pass again; the bandwidth of a disk, or of the way to the host.
 std::vector<Alternatives> settings_of_memory_alone(const Config& config, int64_t replicas,
-                                                   bool may_offload) {
+                                                   int64_t group, bool may_offload) {
   const Alternative as_it_is;
   std::vector<Alternatives> all;
   if (config.dtype == Precision::kBf16 && !config.optimizer.store_param_remainders)
@@ -40,6 +49,8 @@ std::vector<Alternatives> settings_of_memory_alone(const Config& config, int64_t
   if (config.train.recompute < Recompute::kSelective)
     recompute.push_back({2, "train.recompute=selective"});
   if (config.train.recompute < Recompute::kFull) recompute.push_back({6, "train.recompute=full"});
+  if (const std::string keys = groups_of_layers(config.train, group); !keys.empty())
+    recompute.push_back({6, keys});
   all.push_back(recompute);
   Alternatives zero = {as_it_is};
   for (int64_t stage = config.ddp.zero_stage + 1; replicas > 1 && stage <= 3; ++stage)
@@ -84,7 +95,7 @@ OffloadFolder offload_folder(const Config& config) {
 }
 
 std::vector<MemoryChange> changes_of_memory_alone(const Config& config, int64_t replicas,
-                                                  const OffloadFolder& folder) {
+                                                  int64_t group, const OffloadFolder& folder) {
   const bool cpu = on_cpu(config.device);
   struct Combination {
     int cost = 0;
@@ -92,7 +103,7 @@ std::vector<MemoryChange> changes_of_memory_alone(const Config& config, int64_t 
   };
   std::vector<Combination> all = {{}};
   for (const Alternatives& alternatives :
-       settings_of_memory_alone(config, replicas, !cpu || !folder.path.empty())) {
+       settings_of_memory_alone(config, replicas, group, !cpu || !folder.path.empty())) {
     std::vector<Combination> longer;
     for (const Combination& one : all)
       for (const Alternative& setting : alternatives) {
@@ -104,11 +115,14 @@ std::vector<MemoryChange> changes_of_memory_alone(const Config& config, int64_t 
   std::ranges::stable_sort(
       all, {}, [](const Combination& one) { return std::pair(one.keys.size(), one.cost); });
   std::vector<MemoryChange> result;
-  for (Combination& one : all) {
+  for (const Combination& one : all) {
+    MemoryChange change;
+    for (const std::string& setting : one.keys)
+      for (std::string& key : keys_of(setting)) change.push_back(std::move(key));
     const bool away = std::ranges::any_of(
-        one.keys, [](const std::string& key) { return key.starts_with("offload."); });
-    if (away && cpu && config.offload.dir.empty()) one.keys.push_back("offload.dir=" + folder.path);
-    if (!one.keys.empty()) result.push_back(std::move(one.keys));
+        change, [](const std::string& key) { return key.starts_with("offload."); });
+    if (away && cpu && config.offload.dir.empty()) change.push_back("offload.dir=" + folder.path);
+    if (!change.empty()) result.push_back(std::move(change));
   }
   return result;
 }

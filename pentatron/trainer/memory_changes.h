@@ -22,9 +22,10 @@ OffloadFolder offload_folder(const Config& config);
 
 /// Combinations of settings with which the training has the same results: recomputation, ZeRO,
 /// offload, remainders in place of master weights. Those with the fewest settings first, and of
-/// these the cheapest first. `replicas`: ranks that hold the same parameters.
+/// these the cheapest first. `replicas`: ranks that hold the same parameters. `group`: the
+/// leanest_group(), which is no setting of its own.
 std::vector<MemoryChange> changes_of_memory_alone(const Config& config, int64_t replicas,
-                                                  const OffloadFolder& folder);
+                                                  int64_t group, const OffloadFolder& folder);
 
 /// Settings with which the optimizer keeps less, and the training is another one: narrow running
 /// means, then other optimizers.

@@ -13,6 +13,7 @@
 #include "pentatron/parallel/pipeline/schedule/check.h"
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/model_anatomy.h"
+#include "pentatron/trainer/precision.h"
 #include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/runtime.h"
 
@@ -72,7 +73,8 @@ class Planner {
         replicas_(dp_ * static_cast<int>(config.parallel.context_parallel_size)),
         expert_replicas_(parallelize::expert_data_size(config.parallel, world_size)),
         spec_(models::model_spec(config.model)),
-        plan_(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config))),
+        plan_(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config),
+                                         share_of_targets(config))),
         anatomy_(anatomy_of(config, coordinates_of(config.parallel))),
         frozen_(frozen_parts(config, plan_, coordinates_of(config.parallel))),
         tokens_(static_cast<double>(config.train.micro_batch_size) * own_length(config)) {

@@ -27,9 +27,13 @@ struct RankMemory {
   double saving = 0;      ///< copies of checkpoint.async_save
   double disk = 0;        ///< what left by offload.optimizer; no memory
 
-  double total() const { // there are no activations during an update
-    return weights + gradients + optimizer - window +
-           std::max(activations + loss, window + update) + data + saving;
+  /// Beside what stays. There are no activations during an update.
+  double of_backward() const { return activations + loss; }
+  double of_update() const { return window + update; }
+  bool most_in_update() const { return of_update() > of_backward(); }
+  double total() const {
+    return weights + gradients + optimizer - window + std::max(of_backward(), of_update()) + data +
+           saving;
   }
 };
 

@@ -17,6 +17,7 @@
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/memory_changes.h"
 #include "pentatron/trainer/model_tokenizer.h"
+#include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {
@@ -178,7 +179,8 @@ std::string memory_remedy(Config config, int world_size, const LocalRanks& here,
     if (try_micro_batch(config)) return list();
   }
   const std::vector<MemoryChange> same_training =
-      changes_of_memory_alone(config, dp * config.parallel.context_parallel_size, folder);
+      changes_of_memory_alone(config, dp * config.parallel.context_parallel_size,
+                              leanest_group(config, world_size), folder);
   if (const auto found = remedies.first_enough(config, same_training)) {
     changes = together(changes, *found);
     return list();

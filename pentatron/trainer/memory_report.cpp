@@ -30,8 +30,7 @@ struct PartOfMemory {
   double bytes = 0, planned = 0;
 };
 
-/// By the names of the plan, which counts buckets and gathered values with gradients and weights,
-/// and not with temporaries.
+/// By the names of the plan. The most of each: not all at the same time.
 std::vector<PartOfMemory> parts_of_memory(const RankMemory& plan, const double* peaks) {
   const auto of = [&](nn::MemoryCategory category) {
     return peaks ? peaks[static_cast<size_t>(category)] : 0;

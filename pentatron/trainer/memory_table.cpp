@@ -11,8 +11,54 @@
 
 namespace pentatron::trainer {
 
+namespace {
+
+/// Without what an update alone holds, if the most is needed in a backward pass.
+double optimizer_at_most(const RankMemory& r) {
+  return r.most_in_update() ? r.optimizer : r.optimizer - r.window;
+}
+
+/// In lines: categories that add up to the total, of the moment that needs most.
+std::string by_category(const RankMemory& r) {
+  const auto columns = static_cast<size_t>(log::text_columns());
+  const bool update = r.most_in_update();
+  std::vector<std::string> parts;
+  const auto add = [&](const char* name, double bytes) {
+    if (bytes >= 1) parts.push_back(fmt::format(" {} {},", name, format_bytes(bytes)));
+  };
+  add("weights", r.weights);
+  add("gradients", r.gradients);
+  add("optimizer", optimizer_at_most(r));
+  if (update) {
+    add("update", r.update);
+  } else {
+    add("activations", r.activations);
+    add("loss", r.loss);
+  }
+  add("data", r.data);
+  add("saving", r.saving);
+  if (update && r.of_backward() >= 1) {
+    if (!parts.empty()) parts.back().back() = ';';
+    add("in the backward pass activations", r.activations);
+    add(r.activations >= 1 ? "loss" : "in the backward pass loss", r.loss);
+  }
+  std::string text = fmt::format("memory       about {} per rank{}:", format_bytes(r.total()),
+                                 update ? ", during an update" : "");
+  size_t line = text.size();
+  for (const std::string& part : parts) {
+    if (line + part.size() > columns) {
+      text += "\n            ";
+      line = 12;
+    }
+    text += part;
+    line += part.size();
+  }
+  if (text.ends_with(',')) text.pop_back();
+  return text;
+}
+
 /// A table where there are several, of at most kRows.
-static std::string by_pipeline_rank(const std::vector<RankMemory>& ranks) {
+std::string by_pipeline_rank(const std::vector<RankMemory>& ranks) {
   constexpr size_t kRows = 8;
   if (ranks.size() < 2) return "";
   std::string table = fmt::format("\n             {:>13} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}",
@@ -25,40 +71,24 @@ static std::string by_pipeline_rank(const std::vector<RankMemory>& ranks) {
     }
     const RankMemory& r = ranks[i];
     table += fmt::format("\n             {:>13}", i);
-    for (const double bytes : {r.weights, r.gradients, r.optimizer, r.activations,
-                               r.loss + r.data + r.saving, r.total()})
+    const bool update = r.most_in_update();
+    for (const double bytes : {r.weights, r.gradients, optimizer_at_most(r)})
+      table += fmt::format(" {:>12}", format_bytes(bytes));
+    table += fmt::format(" {:>12}", update ? "-" : format_bytes(r.activations));
+    for (const double bytes : {(update ? r.update : r.loss) + r.data + r.saving, r.total()})
       table += fmt::format(" {:>12}", format_bytes(bytes));
   }
   return table;
 }
 
+} // namespace
+
 std::string describe_limits(const Config& config, const MemoryPlan& plan,
                             std::optional<int64_t> free_bytes) {
-  const RankMemory& r = plan.rank;
-  const auto columns = static_cast<size_t>(log::text_columns());
-  std::string memory = fmt::format("memory       about {} per rank:", format_bytes(r.total()));
-  size_t line = memory.size();
-  for (const auto& [name, bytes] : {std::pair{"weights", r.weights},
-                                    {"gradients", r.gradients},
-                                    {"optimizer", r.optimizer},
-                                    {"activations", r.activations},
-                                    {"loss", r.loss},
-                                    {"data", r.data},
-                                    {"saving", r.saving}})
-    if (bytes > 0) {
-      const std::string part = fmt::format(" {} {},", name, format_bytes(bytes));
-      if (line + part.size() > columns) {
-        memory += "\n            ";
-        line = 12;
-      }
-      memory += part;
-      line += part.size();
-    }
-  if (memory.ends_with(',')) memory.pop_back();
   const int64_t steps = total_iterations(config.train);
   const double tokens = static_cast<double>(batch_schedule(config.train).samples_after(steps)) *
                         static_cast<double>(stream_lengths(config).front());
-  memory += by_pipeline_rank(plan.pipeline);
+  const std::string memory = by_category(plan.rank) + by_pipeline_rank(plan.pipeline);
   return fmt::format("model        {} parameters{} ({} on a rank), {}, hidden size {}\n"
                      "{}\n"
                      "             about {} on this machine{}\n"

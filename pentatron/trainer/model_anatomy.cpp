@@ -131,7 +131,8 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
   std::vector<int64_t> lengths(spec.streams.size(), tokens);
   lengths.back() = std::max(
       int64_t{1}, static_cast<int64_t>(static_cast<double>(tokens) * targets_by_token(run)));
-  std::vector<nn::LayerShape> shapes = models::stream_shapes(spec, 1, lengths);
+  std::vector<nn::LayerShape> shapes =
+      models::stream_shapes(spec, 1, lengths, share_of_targets(run));
   const bool travel = keys_travel(run.parallel) && !adapts_latent_keys(run);
   for (nn::LayerShape& shape : shapes) {
     shape.element_bytes = static_cast<int64_t>(types.element);

@@ -27,10 +27,27 @@ int64_t layers_left_out(const Config& config) {
   return layers;
 }
 
+/// Whether FP4 without its recipe computes layers that the recipe leaves out, and not these alone.
+bool lacks_layers_of_recipe(const Config& config) {
+  const MixedPrecisionConfig& precision = config.mixed_precision;
+  if (precision.fp4 == Fp4Format::kNone || precision.recipe != PrecisionRecipe::kNone ||
+      precision.first_last_layers_bf16)
+    return false;
+  Config as_in_recipe = config;
+  as_in_recipe.mixed_precision.first_last_layers_bf16 = true;
+  return layers_left_out(as_in_recipe) == 0;
+}
+
 /// Of keys that count layers, and count more than there are.
 std::vector<std::string> notices_of_layers(const Config& config) {
   std::vector<std::string> all;
   const MixedPrecisionConfig& precision = config.mixed_precision;
+  if (lacks_layers_of_recipe(config))
+    all.push_back(fmt::format(
+        "mixed_precision.fp4={} also computes the first and the last layer in FP4, which "
+        "mixed_precision.recipe=bf16_with_nvfp4_mixed computes in bf16\n"
+        "  try: mixed_precision.first_last_layers_bf16=true",
+        config::to_string(precision.fp4)));
   if (const int64_t layers = layers_left_out(config); layers > 0) {
     const std::string key = precision.fp4 != Fp4Format::kNone
                                 ? fmt::format("fp4={}", config::to_string(precision.fp4))

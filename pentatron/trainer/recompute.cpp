@@ -38,7 +38,10 @@ std::string settings_of(const TrainConfig& train) {
     for (const nn::Part part : train.recompute_modules) names.emplace_back(config::to_string(part));
     return fmt::format("selective, of {}", fmt::join(names, ", "));
   }
-  if (train.recompute_method == RecomputeMethod::kUniform) return "full, of every layer";
+  if (train.recompute_method == RecomputeMethod::kUniform)
+    return train.recompute_num_layers == 1
+               ? "full, of every layer"
+               : fmt::format("full, of every layer, in groups of {}", train.recompute_num_layers);
   return fmt::format("full, of {} in each stage", counted(train.recompute_num_layers, "layer"));
 }
 
@@ -72,11 +75,38 @@ int64_t most_layers_of_a_stage(const Config& config) {
   const std::vector<models::SegmentSpec> segments = models::model_spec(config.model).segments;
   int64_t most = 0;
   for (const auto& stage :
-       parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config)).stages)
+       parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config),
+                                  share_of_targets(config))
+           .stages)
     most = std::max<int64_t>(
         most, std::count_if(segments.begin() + stage.begin, segments.begin() + stage.end,
                             [](const auto& segment) { return segment.recomputed; }));
   return most;
+}
+
+std::vector<int64_t> group_sizes(int64_t layers) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = 1;;) {
+    sizes.push_back(size);
+    const int64_t groups = (layers + size - 1) / size;
+    if (groups <= 1) return sizes;
+    size = (layers + groups - 2) / (groups - 1);
+  }
+}
+
+int64_t leanest_group(Config config, int world_size) {
+  config.train.recompute = Recompute::kFull;
+  config.train.recompute_method = RecomputeMethod::kUniform;
+  int64_t leanest = 1;
+  double least = 0;
+  for (const int64_t size : group_sizes(std::max<int64_t>(1, most_layers_of_a_stage(config)))) {
+    config.train.recompute_num_layers = size;
+    const double bytes = plan_memory(config, world_size).rank.total();
+    if (size > 1 && bytes >= least) continue;
+    leanest = size;
+    least = bytes;
+  }
+  return leanest;
 }
 
 /// Those of `parts` that layers of the model have.
@@ -141,9 +171,12 @@ RecomputeChoice choose_recomputation(Config& config, int world_size, const Local
       (choices.back().bytes <= room ? high : low) =
           train.recompute_num_layers + (choices.back().bytes <= room ? 0 : 1);
     }
+    // Groups take the same time whatever their size: of those that fit, the first is taken.
     train.recompute_method = RecomputeMethod::kUniform;
-    train.recompute_num_layers = 1;
-    choices.push_back(weigh(train));
+    for (const int64_t size : group_sizes(layers)) {
+      train.recompute_num_layers = size;
+      choices.push_back(weigh(train));
+    }
   }
   const auto fits = [&](const Choice& choice) { return choice.bytes <= room; };
   const bool any = std::ranges::any_of(choices, fits);

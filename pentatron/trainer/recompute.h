@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "pentatron/comm/group.h"
 #include "pentatron/nn/recomputed_parts.h"
@@ -30,6 +31,12 @@ Config with_recomputation(Config config, const comm::Group& world);
 
 /// Layers of the pipeline stage that has most: those that can be recomputed.
 int64_t most_layers_of_a_stage(const Config& config);
+
+/// For recompute_num_layers of the uniform method, where a stage has so many layers: the smallest
+/// size for each number of groups, about 2 sqrt(layers) in all, in ascending order.
+std::vector<int64_t> group_sizes(int64_t layers);
+/// The size with which recompute=full takes the least memory.
+int64_t leanest_group(Config config, int world_size);
 
 /// Adds what is wrong with the keys of recomputation.
 void check_recomputation(const TrainConfig& train, const models::ModelConfig& model,

@@ -334,14 +334,7 @@ void set_aside(const fs::path& dir) {
 
 /// Runs `work` on some ranks; what it throws there, all throw.
 void together(const comm::Group& world, bool here, const std::function<void()>& work) {
-  std::string problem;
-  try {
-    if (here) work();
-  } catch (const Error& error) {
-    problem = error.what();
-  }
-  for (const std::string& text : comm::gather_text(problem, world))
-    if (!text.empty()) throw ConfigError(text);
+  comm::together<ConfigError>(here, work, world);
 }
 
 /// Whether metrics.jsonl has lines that a run from `iteration` cuts off.

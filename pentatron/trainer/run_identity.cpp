@@ -20,12 +20,8 @@ std::string name_of_run(const LoggerConfig& logger) {
   return (dir.has_filename() ? dir : dir.parent_path()).filename().string();
 }
 
-std::string hash_of_config(Config config, const std::string& started_from) {
-  config.checkpoint = {.load_optimizer = config.checkpoint.load_optimizer,
-                       .strictness = config.checkpoint.strictness};
-  config.logger = {};
-  config.eval = {};
-  const std::string hash = config::hash(config);
+std::string hash_of_config(const Config& config, const std::string& started_from) {
+  const std::string hash = config::hash(config, {config::OnResume::kIgnored});
   return started_from.empty() ? hash : sha256(hash + "\n" + started_from).substr(0, hash.size());
 }
 

@@ -13,9 +13,9 @@ namespace pentatron::trainer {
 /// logger.run_name, or the name of logger.dir.
 std::string name_of_run(const LoggerConfig& logger);
 
-/// Of the configuration, without where the run writes and how it is shown, and of the model that it
+/// Of the fields that change the training (all but OnResume::kIgnored), and of the model that it
 /// started from.
-std::string hash_of_config(Config config, const std::string& started_from);
+std::string hash_of_config(const Config& config, const std::string& started_from);
 
 /// The checkpoint attachment that names the model from which the run started.
 inline constexpr const char* kStartedFrom = "started_from.txt";

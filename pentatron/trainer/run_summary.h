@@ -19,7 +19,7 @@ struct RunSummary {
   std::string exit_reason = "running";
   std::string started, ended; ///< UTC; `ended` is empty while it runs
   std::string started_from;   ///< the model whose weights the run began with; empty: none
-  /// Of all keys but checkpoint.* and logger.*, and of started_from.
+  /// hash_of_config().
   std::string config_hash;
   std::string version, torch_version; ///< of pentatron and LibTorch
   std::string device, layout;

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
@@ -83,6 +84,8 @@ std::string readable_base(const std::string& given, const checkpoint::AdapterBas
   const std::string place = checkpoint::place_of(stored);
   try {
     checkpoint::open_model(place);
+  } catch (const OutOfDescriptors&) {
+    throw;
   } catch (const Error& error) {
     raise<CheckpointError>("{} contains adapters for {}, which cannot be read: {}\n  try: "
                            "peft.base=DIR with that model",

@@ -102,8 +102,14 @@ Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
     own.insert(own.end(), {t.tokens, t.real_tokens, t.squared_lengths});
   }
   int64_t samples = 0;
-  for (const data::Batch& batch : data.microbatches) samples += std::ssize(batch.sample_ids);
-  own.push_back(samples);
+  HeadRows rows;
+  for (const data::Batch& batch : data.microbatches) {
+    samples += std::ssize(batch.sample_ids);
+    const HeadRows more = count_head_rows(batch, spec(), model_->model->context_group().size());
+    rows.computed += more.computed;
+    rows.real += more.real;
+  }
+  own.insert(own.end(), {rows.computed, rows.real, samples});
   // Context ranks have parts of the same samples, and count them whole.
   const bool wrong = groups_.lists("dp-cp") && planted("targets_counted_by_every_context_rank");
   const comm::Group& ranks = groups_.get(wrong ? "dp-cp" : "dp");
@@ -114,7 +120,8 @@ Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
   for (size_t i = 0; i < spec().streams.size(); ++i, sums += 3)
     counts.totals.push_back(
         {.tokens = sums[0], .real_tokens = sums[1], .squared_lengths = sums[2]});
-  counts.samples = *sums;
+  counts.head_rows = {.computed = sums[0], .real = sums[1]};
+  counts.samples = sums[2];
   return counts;
 }
 
@@ -305,6 +312,7 @@ QueuedStep Stepper::passes(const data::StepData& data, const StepOptions& option
   }
   step.targets = counts.targets;
   step.totals = counts.totals;
+  step.head_rows = counts.head_rows;
   step.loss_scale = options.loss_scale;
   step.global_balance = !expert_loads_.empty(); // not in the first step
   for (const models::AuxiliaryTerm& term : spec().auxiliary)
@@ -346,6 +354,7 @@ QueuedStep Stepper::passes(const data::StepData& data, const StepOptions& option
 StepResult Stepper::result_of(const QueuedStep& step, const double* figures) const {
   StepResult result;
   result.totals = step.totals;
+  result.head_rows = step.head_rows;
   result.terms.resize(spec().losses.size());
   if (!step.figures.defined()) return result;
   result.computed = true;

@@ -15,6 +15,7 @@
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/evaluation.h"
 #include "pentatron/trainer/qk_clip.h"
+#include "pentatron/trainer/step_inputs.h"
 
 namespace pentatron::trainer {
 
@@ -60,6 +61,7 @@ struct StepResult {
   std::optional<double> grad_norm;        ///< before clipping; none without targets
   AttentionLogits logits;                 ///< where they are measured
   std::vector<data::StreamTotals> totals; ///< of the samples of all ranks, by stream
+  HeadRows head_rows = {};                ///< of the same
   bool finite = true;     ///< loss and gradients, of all ranks; if not, nothing was updated
   bool too_large = false; ///< the gradient norm is above the threshold: nothing was updated
   /// The first layer or gradient that was not finite, if it is known, and the rank that saw it.
@@ -71,6 +73,7 @@ struct QueuedStep {
   /// What the host knows: targets of each term, denominators of each auxiliary term, totals.
   std::vector<int64_t> targets, auxiliary;
   std::vector<data::StreamTotals> totals;
+  HeadRows head_rows = {};
   double loss_scale = 1;
   bool global_balance = true; ///< the global balance loss has a value
   /// [n] double of all ranks: sums of the terms, of the auxiliary terms, whether copies of
@@ -125,6 +128,7 @@ class Stepper {
   struct Counts {
     std::vector<int64_t> targets;           ///< of each loss term
     std::vector<data::StreamTotals> totals; ///< of each stream
+    HeadRows head_rows = {};
     int64_t samples = 0;
   };
   Counts global_counts(const data::StepData& data) const;

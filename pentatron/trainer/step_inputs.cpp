@@ -87,6 +87,37 @@ void find_labelled_rows(nn::Microbatch& input, const models::ModelSpec& spec) {
   }
 }
 
+HeadRows count_head_rows(const data::Batch& batch, const models::ModelSpec& spec,
+                         int context_ranks) {
+  HeadRows rows;
+  for (const models::LossTerm& term : spec.losses) {
+    const auto found = batch.fields.find(term.labels);
+    if (found == batch.fields.end() || found->second.field.stream.empty()) continue;
+    const std::vector<int64_t>& labels = found->second.ints;
+    const data::StreamShape& stream = batch.stream(found->second.field.stream);
+    for (int rank = 0; rank < context_ranks; ++rank) {
+      int64_t labelled = 0, tokens = 0, real = 0; // that the rank has
+      for (size_t sample = 0; sample + 1 < stream.sample_starts.size(); ++sample) {
+        const int64_t first = stream.sample_starts[sample];
+        for (const int chunk : {rank, 2 * context_ranks - 1 - rank}) {
+          const auto [begin, end] = parallel::zigzag_chunk(stream.sample_starts[sample + 1] - first,
+                                                           chunk, context_ranks);
+          tokens += end - begin;
+          labelled += std::count_if(labels.begin() + first + begin, labels.begin() + first + end,
+                                    [](int64_t label) { return label >= 0; });
+          real += stream.real.empty()
+                      ? end - begin
+                      : std::max<int64_t>(0, std::min(end, stream.real[sample].end) -
+                                                 std::max(begin, stream.real[sample].begin));
+        }
+      }
+      rows.computed += parallel::head_rows(labelled, tokens);
+      rows.real += parallel::leaves_out(labelled, tokens) ? labelled : real;
+    }
+  }
+  return rows;
+}
+
 nn::Microbatch on_device(nn::Microbatch input, at::Device device) {
   if (device.is_cpu()) return input;
   for (nn::SequenceLayout& layout : input.layouts) layout = on_device(std::move(layout), device);

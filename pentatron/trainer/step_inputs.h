@@ -23,6 +23,15 @@ void cut_context(nn::Microbatch& input, const data::Batch& batch,
 /// Microbatch::labelled_rows of each of the model's terms, of an input in the host's memory.
 void find_labelled_rows(nn::Microbatch& input, const models::ModelSpec& spec);
 
+/// Tokens whose logits the losses compute together, by the rule of find_labelled_rows().
+struct HeadRows {
+  int64_t computed = 0;
+  int64_t real = 0; ///< without padding
+};
+/// Of a microbatch on all of its context ranks.
+HeadRows count_head_rows(const data::Batch& batch, const models::ModelSpec& spec,
+                         int context_ranks);
+
 /// An input in the host's memory, on `device`.
 nn::Microbatch on_device(nn::Microbatch input, at::Device device);
 

@@ -60,14 +60,15 @@ const char* signal_name(int number) {
 } // namespace
 
 Between any_rank(const Between& here, const comm::Group& world) {
-  const at::Tensor own = at::empty({3}, at::kLong);
+  const at::Tensor own = at::empty({4}, at::kLong);
   int64_t* const values = own.mutable_data_ptr<int64_t>();
   values[0] = here.signal;
   values[1] = here.out_of_time;
   values[2] = here.saving;
+  values[3] = here.contended;
   const at::Tensor all = comm::all_reduce(own, comm::ReduceOp::kMax, world);
   const int64_t* const most = all.const_data_ptr<int64_t>();
-  return {static_cast<int>(most[0]), most[1] != 0, most[2] != 0};
+  return {static_cast<int>(most[0]), most[1] != 0, most[2] != 0, most[3]};
 }
 
 const char* stopping_text(bool saves) {

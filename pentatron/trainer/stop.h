@@ -1,6 +1,7 @@
 /// What may end a run between two steps.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "pentatron/comm/group.h"
@@ -11,6 +12,7 @@ namespace pentatron::trainer {
 struct Between {
   int signal = 0; ///< its number; of all ranks the largest
   bool out_of_time = false, saving = false;
+  int64_t contended = 0; ///< ContentionNotice::look(); of all ranks the largest
 };
 /// Collective.
 Between any_rank(const Between& here, const comm::Group& world);

@@ -25,6 +25,7 @@
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/check_run.h"
 #include "pentatron/trainer/checkpoint_export.h"
+#include "pentatron/trainer/contention_notice.h"
 #include "pentatron/trainer/delayed_scales.h"
 #include "pentatron/trainer/described_run.h"
 #include "pentatron/trainer/differences.h"
@@ -33,7 +34,6 @@
 #include "pentatron/trainer/kernel_choice.h"
 #include "pentatron/trainer/loss_scaling.h"
 #include "pentatron/trainer/memory_report.h"
-#include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/notices.h"
 #include "pentatron/trainer/offload.h"
 #include "pentatron/trainer/recompute.h"
@@ -108,7 +108,8 @@ struct Trainer::State {
 Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run)
     : config(with_recomputation(equal_config(std::move(c), world), world)),
       folders(of_run ? std::move(of_run) : std::make_unique<RunFolders>(config, world)),
-      plan(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config))),
+      plan(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config),
+                                      share_of_targets(config))),
       groups(
           parallelize::make_groups(config.profiling.trace ? comm::recorded(world, recorder) : world,
                                    config.parallel, &config.ddp, config.model, plan)),
@@ -414,7 +415,8 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
     decay = optim::weight_decay_curve(c.scheduler, c.optimizer.weight_decay, length);
   }
   const double begin = monotonic_s();
-  ContentionWatch watch;
+  ContentionNotice contention(s.groups.world());
+  const FlopCounter flops(c, *s.model.model, std::ssize(s.plan.stages));
   MemoryPeakLog memory_peak(c, s.groups.world(), s.device);
   int64_t skipped_in_a_row = 0;
   FailedSaves failed(c.checkpoint.on_error, main_rank);
@@ -455,9 +457,8 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
       if (c.train.on_nan == OnNan::kStop || ++skipped_in_a_row > c.train.max_skipped_iterations) {
         if (s.saver) show_saves(s.saver->finish());
         failed.tell();
-        const bool scaled = has_loss && c.mixed_precision.loss_scale.value_or(1) > 1;
-        raise<Error>("iteration {}: {}\n  try: a lower {}{}", iteration, nonfinite_text(result),
-                     scaled ? "mixed_precision.loss_scale" : "optimizer.lr",
+        raise<Error>("iteration {}: {}\n  try: a lower optimizer.lr{}", iteration,
+                     nonfinite_text(result),
                      c.train.on_nan == OnNan::kStop ? ", or train.on_nan=skip" : "");
       }
       log::shared_warning("skipped iteration {}: {}", iteration, nonfinite_text(result));
@@ -486,9 +487,8 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
          .experts = layer_loads(s.model.model->spec().expert_layers, result.expert_counts),
          .lr = options.lr,
          .step_time_s = time_s,
-         .flops = result.computed ? step_flops(c, *s.model.model, std::ssize(s.plan.stages),
-                                               samples, result.totals)
-                                  : StepFlops{},
+         .flops =
+             result.computed ? flops.step(samples, result.totals, result.head_rows) : StepFlops{},
          .data_wait = wait,
          .finite = overflow ? has_loss : result.finite,
          .too_large = result.too_large,
@@ -552,11 +552,10 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
     const bool last = iteration == s.total_iterations;
-    if (steps.reads_each() || last || reporter.prints(iteration)) account();
+    const bool may_hold = c.optimizer.grad_norm_skip_threshold > 0; // the schedules
+    if (steps.reads_each() || may_hold || last || reporter.prints(iteration)) account();
     ++report.steps;
     memory_peak.after_step();
-    if (const auto contention = main_rank ? watch.step(monotonic_s()) : std::nullopt)
-      log::warning("{}\n  try: {}", contention->what, contention->remedy);
     if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
       evaluate();
     }
@@ -567,8 +566,10 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
     const double limit = c.train.exit_duration_in_mins * 60;
     const Between between = any_rank({.signal = signal_that_came(),
                                       .out_of_time = limit > 0 && monotonic_s() - begin > limit,
-                                      .saving = s.saver && s.saver->busy()},
+                                      .saving = s.saver && s.saver->busy(),
+                                      .contended = contention.look(monotonic_s())},
                                      s.groups.world());
+    contention.tell(between.contended);
     if (between.out_of_time) stop = StopReason::kDuration;
     if (between.signal != 0) stop = StopReason::kSignal;
     report.signal = between.signal;

@@ -414,6 +414,20 @@ TEST(Hash, DependsOnValuesOnly) {
   EXPECT_EQ(config::hash(Ab{}), config::hash(Ba{}));
 }
 
+TEST(Hash, LeavesOutFieldsOfTheseMeanings) {
+  using config::OnResume;
+  const auto changes = [](const char* assignment, const std::set<OnResume>& without) {
+    return config::hash(with({assignment}), without) != config::hash(Config{}, without);
+  };
+  for (const std::set<OnResume>& without :
+       {std::set<OnResume>{}, {OnResume::kModel}, {OnResume::kModel, OnResume::kData}}) {
+    EXPECT_EQ(changes("model.rope.theta=1e4", without), !without.contains(OnResume::kModel));
+    EXPECT_EQ(changes("model.rope.interleaved=true", without), !without.contains(OnResume::kData));
+    EXPECT_TRUE(changes("model.num_layers=2", without));
+    EXPECT_TRUE(changes("seed=5", without));
+  }
+}
+
 TEST(Fields, AreListedOnceWithPathAndDefault) {
   const auto fields = config::list_fields<Config>();
   EXPECT_EQ(fields.size(), 19u);

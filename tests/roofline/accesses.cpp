@@ -247,6 +247,9 @@ void __tsan_write_range(void* p, unsigned long bytes) {
 char __tsan_atomic8_load(const volatile char* p, int) {
   return __atomic_load_n(p, __ATOMIC_SEQ_CST);
 }
+void __tsan_atomic8_store(volatile char* p, char value, int) {
+  __atomic_store_n(p, value, __ATOMIC_SEQ_CST);
+}
 long __tsan_atomic64_load(const volatile long* p, int) {
   return __atomic_load_n(p, __ATOMIC_SEQ_CST);
 }

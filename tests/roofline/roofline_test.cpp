@@ -16,13 +16,21 @@ constexpr double kQkv = (n + 2 * g) * d;
 constexpr double kParameters =
     L * (h * kQkv + n * d * h + 3 * f * h + 2 * h) + h + 2 * V * h; // two tables
 
+RecordedStep tiny_with(const std::vector<std::string>& more) {
+  std::vector<std::string> settings = {
+      "model.preset=llama3_8b",     "model.num_layers=2",
+      "model.hidden_size=64",       "model.num_attention_heads=2",
+      "model.num_query_groups=1",   "model.ffn_hidden_size=96",
+      "model.vocab_size=256",       "model.max_position_embeddings=32",
+      "train.seq_length=32",        "train.micro_batch_size=2",
+      "train.global_batch_size=2",  "dtype=bf16",
+      "optimizer.weight_decay=0.1", "optimizer.clip_grad=1"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return record_step(settings);
+}
+
 const RecordedStep& tiny() {
-  static const RecordedStep step = record_step(
-      {"model.preset=llama3_8b", "model.num_layers=2", "model.hidden_size=64",
-       "model.num_attention_heads=2", "model.num_query_groups=1", "model.ffn_hidden_size=96",
-       "model.vocab_size=256", "model.max_position_embeddings=32", "train.seq_length=32",
-       "train.micro_batch_size=2", "train.global_batch_size=2", "dtype=bf16",
-       "optimizer.weight_decay=0.1", "optimizer.clip_grad=1"});
+  static const RecordedStep step = tiny_with({});
   return step;
 }
 
@@ -108,6 +116,27 @@ TEST(Roofline, ProductsAndAttentionAreWhatMfuCounts) {
   const double half = 2 * kSequence * kSequence / 2;
   EXPECT_EQ(tiny().model_flops, 3 * forward + 12 * half * pair);
   EXPECT_EQ(tiny().tokens, T);
+}
+
+TEST(Roofline, MfuCountsNoGradientThatFrozenWeightsSpare) {
+  const std::string lower = "train.freeze=[\"embedding.*\",\"layers.0.*\"]";
+  struct Case {
+    std::vector<std::string> settings;
+    double layers_with_backward;
+  };
+  for (const Case& one : std::vector<Case>{
+           {{"train.freeze=[\"layers.*\"]"}, L}, // below them the embedding trains
+           {{"train.freeze=[\"layers.*.attention.*\",\"output.weight\"]"}, L},
+           {{"train.freeze=[\"embedding.*\"]", "model.untie_embeddings_and_output_weights=false"},
+            L},
+           {{lower}, 1},
+           {{lower, "model.norm_placement=output"}, 1}, // layer 1 reads its input without a norm
+           {{lower, "model.norm_placement=post"}, 1}}) {
+    const RecordedStep step = tiny_with(one.settings);
+    const double half = 2 * kSequence * kSequence / 2,
+                 attention = half * n * d * (4 * L + 8 * one.layers_with_backward);
+    EXPECT_EQ(step.model_flops, flops_of(step, Kind::kGemm) + attention) << one.settings.back();
+  }
 }
 
 TEST(Roofline, ProductsAddToMainGradientsWithoutATemporary) {

@@ -27,7 +27,8 @@ RecordedStep record_step(std::vector<std::string> settings) {
   const trainer::RunData data = trainer::open_run_data(config, /*writes_nothing=*/true);
   const comm::Group world;
   const parallelize::PipelinePlan plan =
-      parallelize::plan_pipeline(config.parallel, config.model, trainer::stream_lengths(config));
+      parallelize::plan_pipeline(config.parallel, config.model, trainer::stream_lengths(config),
+                                 trainer::share_of_targets(config));
   const comm::ParallelGroups groups =
       parallelize::make_groups(world, config.parallel, &config.ddp, config.model, plan);
   const at::Device device = trainer::choose_device(config.device);
@@ -55,8 +56,8 @@ RecordedStep record_step(std::vector<std::string> settings) {
   const trainer::StepResult result = stepper.step(batch, options);
   RecordedStep step{.launches = end_recording(), .peak_bytes = peak_bytes()};
   for (const data::StreamTotals& totals : result.totals) step.tokens += totals.tokens;
-  step.model_flops = trainer::step_flops(config, *model.model, std::ssize(plan.stages),
-                                         batch.global_batch_size, result.totals)
+  step.model_flops = trainer::FlopCounter(config, *model.model, std::ssize(plan.stages))
+                         .step(batch.global_batch_size, result.totals, result.head_rows)
                          .model;
   for (const nn::Param& param : model.model->params()) step.parameters += param.value().numel();
   return step;

@@ -1,12 +1,14 @@
 """Each check finds what it is there to find: run on small trees with one planted violation."""
 import os
 import tempfile
+import textwrap
 import unittest
 
 import device_code
 import hardening
 import host_reads
 import includes
+import key_tests
 import keys
 import links
 import messages
@@ -156,6 +158,59 @@ class Keys(unittest.TestCase):
     def test_sections_files_members_and_comments_are_no_keys(self):
         self.assertEqual(self.found("pentatron/a.cpp", '// "train.rate"\nf(train.rate, "model.rope", "model.json");'), [])
         self.assertEqual(self.found("README.md", "`train.lr=3`, train.lr. See model.safetensors, a/train.py"), [])
+
+    def composed(self, line, function="TrainConfig::validate"):
+        rules = f"""
+            struct TrainConfig {{
+              static auto fields() {{ return field("lr", &C::lr, "a rate"); }}
+            }};
+            void {function}(config::Violations& violations,
+                            std::string_view path) const {{
+              const std::string prefix = std::string(path) + ".";
+              const auto key = [&](std::string_view name) {{ return config::join(path, name); }};
+              const auto needs = [&](bool asked, const char* name, const std::string& remedy) {{
+                if (asked) violations.add(key(name), "is it?", config::join(path, remedy));
+              }};
+              {line}
+            }}
+            """
+        return self.found("pentatron/a.cpp", textwrap.dedent(rules))
+
+    def test_keys_that_rules_compose_are_found(self):
+        for line in ('needs(true, "lr", "lr=3");', 'v.add(key("lr") + "=x", "x");', 'key(a ? "lr" : config::join(path, "lr"));',
+                     'needs(is("rate"), "lr", rate);', '// key("rate")', 'key(fmt::format("{}_iters", rate));', 'x.key("rate");'):
+            self.assertEqual(self.composed(line), [], line)
+        for line in ('key("rate");', 'needs(true, "rate", "lr=3");', 'needs(true, "lr",\n      "rate=3");', 'config::join(path, "rate");',
+                     'key(a ? "lr" : "rate");', 'v.add(prefix + "rate", "x");', 'needs(f(")", b), "rate", x);'):
+            self.assertEqual(len(self.composed(line)), 1, line)
+        self.assertEqual(self.composed('key("rate");'), ["pentatron/a.cpp:12: rate is no key of the section"])
+
+    def test_a_key_of_another_section_is_found_where_the_section_is_known(self):
+        self.assertEqual(len(self.composed('key("theta");')), 1)
+        self.assertEqual(self.composed('key("theta");', "check_rate"), [])
+        self.assertEqual(len(self.composed('key("rate");', "check_rate")), 1)
+
+
+class KeyTests(unittest.TestCase):
+
+    def found(self, why):
+        listed = '{"a.b", {"none"}},\n' "kElsewhere = {\n" + f'    {{"train.lr",\n     {{{why}}}}},\n}};\n'
+        return key_tests.violations(Tree(**{
+            key_tests.LIST: listed, "tests/nn/some_test.cpp": "TEST_F(Rates, AreSmall) {\nTEST_P(\n    Slow, Run) {\n",
+            "scripts/gpu_check.sh": ""
+        }).root)
+
+    def test_what_exists_is_not_found(self):
+        for why in ('"of speed: Rates.AreSmall of nn_test"', '"Rates.Are... and "\n "Slow"', '"needs GPUs: scripts/gpu_check"',
+                    '"needs a GPU: some_test.cpp"'):
+            self.assertEqual(self.found(why), [], why)
+
+    def test_missing_suites_tests_files_and_scripts_are_found(self):
+        for why in ('"of speed: Rate.AreSmall"', '"Rates.Are"', '"Rates.AreLarge..."', '"other_test.cpp"', '"scripts/other"', '"a GPU"'):
+            self.assertEqual(len(self.found(why)), 1, why)
+
+    def test_a_list_that_is_not_read_is_told(self):
+        self.assertEqual(len(key_tests.violations(Tree(**{key_tests.LIST: "kElsewhere = {};\n"}).root)), 1)
 
 
 class Models(unittest.TestCase):

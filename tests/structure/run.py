@@ -7,6 +7,7 @@ import formatting
 import hardening
 import host_reads
 import includes
+import key_tests
 import keys
 import links
 import messages
@@ -32,6 +33,7 @@ def main(check, target, *more):
             "includes": includes.violations,
             "device_code": device_code.violations,
             "host_reads": host_reads.violations,
+            "key_tests": key_tests.violations,
             "keys": keys.violations,
             "links": links.violations,
             "messages": messages.violations,

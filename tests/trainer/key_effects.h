@@ -430,6 +430,35 @@ inline const std::map<std::string, Effect> kLayoutEffects = {
      {"ddp.num_distributed_optimizer_instances=2", {"ddp.zero_stage=1"}}},
 };
 
+/// What changes the exchanges between four ranks, their order or their sizes, and no result.
+inline const std::vector<std::string> kTensor = {"parallel.tensor_model_parallel_size=2"};
+inline const std::vector<std::string> kExpertRanks = {"model.num_moe_experts=4",
+                                                      "parallel.expert_model_parallel_size=2"};
+inline const std::map<std::string, Effect> kExchangeEffects = {
+    {"comm_overlap.tp",
+     {"comm_overlap.tp=true", kTensor + std::vector<std::string>{"parallel.sequence_parallel=true",
+                                                                 "train.micro_batch_size=8",
+                                                                 "train.global_batch_size=16"}}},
+    {"comm_overlap.moe_shared_expert",
+     {"comm_overlap.moe_shared_expert=true",
+      kTensor + kExpertRanks +
+          std::vector<std::string>{"model.moe_shared_expert_intermediate_size=32"}}},
+    {"comm_overlap.moe_expert_parallel",
+     {"comm_overlap.moe_expert_parallel=true",
+      kExpertRanks + std::vector<std::string>{"parallel.pipeline_schedule=dualpipe_v",
+                                              "model.untie_embeddings_and_output_weights=true"}}},
+    {"ddp.overlap_grad_reduce",
+     {"ddp.overlap_grad_reduce=false", kTensor + std::vector<std::string>{"ddp.bucket_size=1000"}}},
+    {"ddp.overlap_param_gather",
+     {"ddp.overlap_param_gather=false", kTensor + std::vector<std::string>{"ddp.zero_stage=3"}}},
+    {"parallel.cp_comm_type",
+     {"parallel.cp_comm_type=[all_gather]", {"parallel.context_parallel_size=2"}}},
+    {"parallel.moe_token_dispatcher_type",
+     {"parallel.moe_token_dispatcher_type=allgather", kExpertRanks}},
+};
+
+/// What a test of its own sees: a file, a script, Suite, Suite.Test or Suite.TestThatBegins... .
+/// The check `key_tests` of tests/structure looks for them.
 inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"model.decoder_pad_token",
      {"inputs behind missing labels, which no dataset but batches has between others: HfGolden"}},
@@ -454,21 +483,8 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"model.moe_pad_expert_input_to_capacity",
      {"DroppedChoices.AreNotSentAndGiveNothingBack: rows of zeros, which change no number"}},
     {"ddp.fp8_param_gather", {"changes no number: Fp8Gather.ChangesNoBit"}},
-    {"ddp.overlap_grad_reduce",
-     {"when sums begin: DataParallel.StartsOverlappedReductions... of parallel_ddp_test"}},
-    {"ddp.overlap_param_gather",
-     {"when values travel: DataParallel.GathersUpdatedValues... of parallel_ddp_test"}},
-    {"parallel.cp_comm_type",
-     {"the same numbers by other exchanges: ContextAttention of layers_test and LayoutMatrix"}},
     {"parallel.hierarchical_context_parallel_sizes",
      {"who exchanges with whom: cp4_heads_and_ring of LayoutMatrix"}},
-    {"parallel.moe_token_dispatcher_type",
-     {"the same numbers by another way: DispatchOnRanks and LayoutMatrix"}},
-    {"comm_overlap.moe_shared_expert",
-     {"the same numbers at another time: MoeLayer.SharedExpertsOnTheWay... of layers_test"}},
-    {"comm_overlap.moe_expert_parallel",
-     {"the same numbers at another time: Turns of nn_test, Trace, and LayoutMatrix"}},
-    {"comm_overlap.tp", {"the same numbers at another time: SequenceParallel and LayoutMatrix"}},
     {"optimizer.store_param_remainders",
      {"the same master weights in fewer bytes: Remainder of optim_test"}},
     {"dist.timeout_s", {"when ranks wait too long: ThreadWatch and Faults of comm_test"}},

@@ -1,9 +1,11 @@
 // The same configuration and seed train the same model in every layout: one rank is the oracle.
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
@@ -40,15 +42,30 @@ std::vector<std::tuple<Layout, std::string>> chosen_runs() {
   return runs;
 }
 
-/// Twenty steps in full. What goes wrong in a layout shows in ten, but for works with a count of
-/// their own, or whose batch grows.
+/// Twenty steps in full. What goes wrong in a layout shows in ten (and between processes in four),
+/// but for works with a count of their own, or whose batch grows.
 std::string keys_of(const std::string& work, const std::string& dtype) {
   if (dtype == "fp32" && test::takes_signs(work))
     return " dtype=fp32 train.train_iters=5 train.eval_interval=5";
   const std::string& own = test::work_of(work).keys;
   const bool whole = test::full_matrix() || own.find("train.train_iters=") != std::string::npos ||
                      own.find("train.rampup_batch_size=") != std::string::npos;
-  return " dtype=" + dtype + (whole ? "" : " train.train_iters=10 train.eval_interval=10");
+  const int steps = test::matrix() == "processes" ? 4 : 10;
+  return " dtype=" + dtype +
+         (whole ? "" : fmt::format(" train.train_iters={0} train.eval_interval={0}", steps));
+}
+
+/// The training of a work is worth comparing: weights move, and gradients are clipped.
+void expect_movement(const std::string& work, const test::Trained& run) {
+  double moved = 0, size = 0;
+  const bool adapters = test::work_of(work).keys.find("peft.type") != std::string::npos;
+  for (const auto& [name, weight] : run.start) {
+    if (adapters && name.find(".lora_") == std::string::npos) continue;
+    moved += (run.weights.at(name) - weight).square().sum().item<double>();
+    size += weight.square().sum().item<double>();
+  }
+  EXPECT_GT(std::sqrt(moved / size), run.losses.size() > 10 ? 0.05 : 0.03) << work;
+  EXPECT_GT(run.norms.front(), 0.5) << work << ": clipping must be active";
 }
 
 class LayoutMatrix : public testing::TestWithParam<std::tuple<Layout, std::string>> {};
@@ -58,8 +75,11 @@ TEST_P(LayoutMatrix, TrainsWhatOneRankTrains) {
   const std::string more = keys_of(layout.work, dtype);
   const test::Trained run = test::train_layout(layout.work, layout.ranks, layout.keys + more);
   if (!test::is_first_process() || IsSkipped()) return;
-  expect_same_training(run, test::one_rank(layout.work, more),
-                       test::bounds_of(dtype, test::work_of(layout.work).keys));
+  const test::Trained& oracle = test::one_rank(layout.work, more);
+  expect_same_training(run, oracle, test::bounds_of(dtype, test::work_of(layout.work).keys));
+  static std::set<std::string> seen;
+  if (test::matrix() != "processes" && seen.insert(layout.work).second)
+    expect_movement(layout.work, oracle);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, LayoutMatrix, testing::ValuesIn(chosen_runs()),
@@ -72,30 +92,37 @@ TEST(LayoutMatrixSize, TheFullMatrixHasSixtyLayoutsOfUpTo16Ranks) {
   for (const Layout& layout : test::layouts()) EXPECT_LE(layout.ranks, 16) << layout.name;
 }
 
-TEST(LayoutWork, TrainingMovesTheWeightsAndClips) {
-  for (const test::Work& work : test::works()) {
-    const std::string keys = keys_of(work.name, "fp64");
-    const test::Trained& run = test::one_rank(work.name, keys);
-    const bool half = keys.find("train.train_iters=10") != std::string::npos;
-    const test::Trained start = test::train_layout(work.name, 1, " dtype=fp64 train.train_iters=0");
-    double moved = 0, size = 0;
-    const bool adapters = work.keys.find("peft.type") != std::string::npos;
-    for (const auto& [name, weight] : start.weights) {
-      if (adapters && name.find(".lora_") == std::string::npos) continue;
-      moved += (run.weights.at(name) - weight).square().sum().item<double>();
-      size += weight.square().sum().item<double>();
-    }
-    EXPECT_GT(std::sqrt(moved / size), half ? 0.03 : 0.05) << work.name;
-    EXPECT_GT(run.norms.front(), 0.5) << work.name << ": clipping must be active";
-  }
-}
-
 TEST(LayoutWork, AccumulationAndRecomputationChangeNothing) {
   const test::Trained& oracle = test::one_rank("gpt2", " dtype=fp64");
   expect_same_training(test::train_layout("gpt2", 1, "train.micro_batch_size=8 dtype=fp64"), oracle,
                        {1e-10, 1e-10});
   expect_same_training(test::train_layout("gpt2", 1, "train.recompute=full dtype=fp64"), oracle,
                        {1e-12, 1e-12});
+}
+
+TEST(LayoutWork, KeysOfABiasMayBeNoiseOnlyInFp32AndWithoutAGradient) {
+  const test::Scratch scratch;
+  test::write_documents(scratch / "documents.jsonl", 400);
+  test::write_stories(scratch / "stories.jsonl", 200);
+  const auto noise = [&](const std::string& work, const std::string& dtype) {
+    return test::key_noise_of(test::layout_config(work, "dtype=" + dtype, 1, scratch));
+  };
+  for (const char* work : {"gpt2", "bert"}) {
+    EXPECT_EQ(noise(work, "fp32"), 1e-3) << work;
+    EXPECT_EQ(noise(work, "bf16"), 1e-3) << work;
+    EXPECT_EQ(noise(work, "fp64"), 0) << work;
+  }
+  EXPECT_EQ(noise("bert_pre", "fp32"), 0);
+  for (const char* more : {" model.qk_layernorm=true", " model.softmax_type=learnable"})
+    EXPECT_EQ(noise("gpt2", std::string("fp32") + more), 0) << more;
+  // Eight queries, four keys and four values.
+  const std::map<std::string, at::Tensor> oracle = {{"qkv.bias", at::ones({16}, at::kDouble)},
+                                                    {"proj.weight", at::ones({8, 8}, at::kDouble)}};
+  std::map<std::string, at::Tensor> run = oracle;
+  run["qkv.bias"] = oracle.at("qkv.bias").clone();
+  run["qkv.bias"].narrow(0, 8, 4).add_(1e-6);
+  EXPECT_NONFATAL_FAILURE(test::expect_same_weights(run, oracle, 1e-10), "of keys");
+  test::expect_same_weights(run, oracle, 1e-10, 1e-3);
 }
 
 TEST(LayoutErrors, ARankThatThrowsEndsTheOthersWithItsReason) {

@@ -7,6 +7,7 @@
 #include "pentatron/checkpoint/sharded/folders.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/optim/loss_scale.h"
+#include "pentatron/trainer/loss_scaling.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
@@ -188,14 +189,80 @@ TEST_F(LossScaling, ACheckpointWithoutAStateBeginsAnew) {
                              "mixed_precision.initial_loss_scale=4.29497e+09"));
 }
 
-TEST_F(LossScaling, AConstantLeavesOverflowsToOnNan) {
-  const std::string huge = "mixed_precision.loss_scale=1e12";
-  EXPECT_THAT(error_of([&] { run("stop", {huge}); }),
-              AllOf(HasSubstr("is not finite, first seen in the gradient of"),
-                    HasSubstr("try: a lower mixed_precision.loss_scale, or train.on_nan=skip")));
-  const test::Trace skipping = run("skip", {huge, "train.on_nan=skip"});
-  for (const Json& step : skipping.steps) EXPECT_EQ(step.at("skipped").get<int>(), 1);
-  EXPECT_EQ(run("fine", {"mixed_precision.loss_scale=1024"}).steps[0].at("skipped").get<int>(), 0);
+TEST_F(LossScaling, AConstantSkipsOverflowsAndHoldsTheSchedules) {
+  const std::string folder = scratch / "constant", huge = "mixed_precision.loss_scale=1e12";
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"train.train_iters=8", "scheduler.lr_warmup_iters=4",
+                             "checkpoint.save=" + folder});
+    return more;
+  };
+  test::Trace trace;
+  const std::string log = log_of([&] {
+    trace = run("huge", with({huge, "train.exit_interval=4"}));
+  });
+  ASSERT_EQ(trace.steps.size(), 4u) << "train.on_nan=stop does not count";
+  for (const Json& step : trace.steps) {
+    EXPECT_EQ(step.at("skipped").get<int>(), 1);
+    EXPECT_EQ(step.at("nan").get<int>(), 0);
+    EXPECT_EQ(step.at("loss_scale"), trace.steps[0].at("loss_scale"));
+    EXPECT_EQ(step.at("learning_rate"), trace.steps[0].at("learning_rate"));
+  }
+  EXPECT_EQ(trace.steps.back().at("consumed_samples").get<int64_t>(), 16);
+  expect_same_weights(trace, run("start", {"train.train_iters=0"}));
+  const std::string warning =
+      "iteration 2: gradients overflow again at the constant loss scale, "
+      "mixed_precision.loss_scale=1e+12\n  try: "
+      "mixed_precision.loss_scale=1024, or remove mixed_precision.loss_scale";
+  EXPECT_THAT(log, HasSubstr(warning));
+  EXPECT_THAT(log.substr(log.find(warning) + warning.size()), Not(HasSubstr("overflow again")))
+      << "once";
+  const Json state = checkpoint::read_manifest(fs::path(folder) / "step_00000004").state;
+  EXPECT_EQ(state.at("skipped_iterations").get<int64_t>(), 4);
+  EXPECT_EQ(state.at("held_iterations").get<int64_t>(), 4);
+
+  const test::Trace rest =
+      run("fine", with({"mixed_precision.loss_scale=1024", "checkpoint.load=" + folder}));
+  ASSERT_EQ(rest.steps.size(), 4u);
+  EXPECT_EQ(rest.steps[0].at("skipped").get<int>(), 0);
+  EXPECT_EQ(rest.steps[0].at("learning_rate"), trace.steps[0].at("learning_rate"));
+  EXPECT_NE(rest.steps[1].at("learning_rate"), trace.steps[0].at("learning_rate"));
+}
+
+StepResult result_with(double loss, double grad_norm) {
+  StepResult result;
+  result.computed = true;
+  result.loss = loss;
+  result.grad_norm = grad_norm;
+  result.finite = std::isfinite(loss) && std::isfinite(grad_norm);
+  return result;
+}
+
+TEST_F(LossScaling, OfAConstantIsNoAnswerToALossThatIsNotFinite) {
+  trainer::LossScaling constant({.loss_scale = 64}, Precision::kBf16);
+  EXPECT_TRUE(constant.overflowed(result_with(1, INFINITY)));
+  EXPECT_FALSE(constant.overflowed(result_with(NAN, NAN)));
+  EXPECT_FALSE(constant.overflowed(result_with(1, 1)));
+  EXPECT_FALSE(trainer::LossScaling({}, Precision::kBf16).overflowed(result_with(1, INFINITY)))
+      << "there is no scale";
+  const std::string single = log_of([&] {
+    for (const double norm : std::vector<double>{INFINITY, 1, INFINITY})
+      constant.after_step(1, result_with(1, norm), 4);
+  });
+  EXPECT_THAT(single, Not(HasSubstr("try:")));
+  EXPECT_THAT(log_of([&] { constant.after_step(4, result_with(1, INFINITY), 4); }),
+              HasSubstr("try: mixed_precision.loss_scale=4, or remove"));
+  EXPECT_EQ(constant.scheduled_iterations(4), 1);
+  EXPECT_EQ(constant.scheduled_samples(16), 4);
+}
+
+TEST_F(LossScaling, OfNormsThatAreTooLargeHoldsTheSchedulesWithoutAScale) {
+  StepResult large = result_with(1, 9);
+  large.too_large = true;
+  trainer::LossScaling none({}, Precision::kBf16);
+  none.after_step(1, large, 4);
+  none.after_step(2, result_with(1, 1), 6);
+  EXPECT_EQ(none.scheduled_iterations(2), 1);
+  EXPECT_EQ(none.scheduled_samples(10), 6);
 }
 
 TEST_F(LossScaling, ScalesAreNumbersOfFp32) {

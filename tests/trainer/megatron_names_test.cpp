@@ -173,6 +173,7 @@ TEST(Values, ThatAreUnknownAreAnsweredWithOneThatIsKnown) {
        {std::pair{"optimizer.optimizer=foo", "optimizer.optimizer=adam"},
         {"optimizer.optimizer=adamw", "optimizer.optimizer=adam"},
         {"optimizer.muon_scale_mode=foo", "optimizer.muon_scale_mode=match_rms_adamw"},
+        {"optimizer.muon_scale_mode=shape_scaling", "optimizer.muon_scale_mode=original"},
         {"optimizer.muon_tp_mode=duplicated", "optimizer.muon_tp_mode=exact"},
         {"optimizer.exp_avg_dtype=foo", "optimizer.exp_avg_dtype=fp32"},
         {"optimizer.exp_avg_dtype=bfloat16", "optimizer.exp_avg_dtype=bf16"},

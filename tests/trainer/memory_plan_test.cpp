@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <numeric>
 #include <regex>
 #include <sstream>
 
@@ -221,6 +222,63 @@ TEST(MemoryPlans, FitIntoTheColumnsOfATerminal) {
   EXPECT_THAT(table, AllOf(HasSubstr(", 1 layer, "), HasSubstr(" 1 iteration, ")));
 }
 
+/// In MiB, in the order of the text.
+std::vector<double> sizes_in(const std::string& text) {
+  std::vector<double> sizes;
+  const std::regex size(R"(([0-9.]+) (B|KiB|MiB|GiB)\b)");
+  for (std::sregex_iterator it(text.begin(), text.end(), size), end; it != end; ++it) {
+    const std::string unit = (*it)[2];
+    sizes.push_back(std::stod((*it)[1]) * (unit == "B"     ? 1.0 / (1 << 20)
+                                           : unit == "KiB" ? 1.0 / (1 << 10)
+                                           : unit == "MiB" ? 1
+                                                           : 1 << 10));
+  }
+  return sizes;
+}
+
+/// Rounded to tenths of a MiB, without what the other moment needs.
+TEST(MemoryPlans, NameCategoriesThatAddUpToTheTotal) {
+  const std::string away = "offload.optimizer=true", muon = "optimizer.optimizer=muon",
+                    few = "model.vocab_size=512", brief = "train.seq_length=16";
+  for (const auto& [keys, update] : {std::pair{std::vector<std::string>{few}, false},
+                                     {{few, brief, muon}, true},
+                                     {{few, away, "offload.dir=."}, false},
+                                     {{few, brief, muon, away, "offload.dir=."}, true}}) {
+    const Config c = small_model(keys);
+    const MemoryPlan plan = plan_memory(c, 1);
+    ASSERT_EQ(plan.rank.most_in_update(), update);
+    const std::string text = describe_limits(c, plan, {});
+    SCOPED_TRACE(text);
+    const size_t begin = text.find("memory  ");
+    const std::string memory = text.substr(begin, text.find("on this machine") - begin),
+                      most = memory.substr(0, std::min(memory.find(';'), memory.rfind('\n')));
+    EXPECT_EQ(memory.find(" per rank, during an update: ") != std::string::npos, update);
+    EXPECT_EQ(memory.find("in the backward pass activations ") != std::string::npos, update);
+    const std::vector<double> sizes = sizes_in(most);
+    ASSERT_GT(sizes.size(), 4u);
+    EXPECT_NEAR(std::accumulate(sizes.begin() + 1, sizes.end(), 0.0), sizes[0], 0.4);
+  }
+  // And so do the columns of a pipeline.
+  for (const std::string& rule : {std::string("optimizer.optimizer=adam"), muon}) {
+    const Config c = small_model({few, brief, rule, "parallel.pipeline_model_parallel_size=2"}, 2);
+    std::istringstream lines(describe_limits(c, plan_memory(c, 2), {}));
+    int rows = 0;
+    bool table = false;
+    for (std::string line; std::getline(lines, line);) {
+      if (table && rows < 2) {
+        const std::vector<double> sizes = sizes_in(line);
+        ASSERT_GT(sizes.size(), 4u) << line;
+        EXPECT_NEAR(std::accumulate(sizes.begin(), sizes.end() - 1, 0.0), sizes.back(), 0.4)
+            << line;
+        EXPECT_EQ(line.find(" - ") != std::string::npos, rule == muon) << line;
+        ++rows;
+      }
+      table = table || line.find("pipeline rank") != std::string::npos;
+    }
+    EXPECT_EQ(rows, 2);
+  }
+}
+
 TEST(MemoryPlans, CountParametersWithoutThePaddingOfTheVocabulary) {
   const Config c = small_model({"model.vocab_size=1000"});
   double parameters = 0;
@@ -377,6 +435,14 @@ TEST(Notices, AreGivenForMoreLayersThanThereAre) {
               ElementsAre(AllOf(HasSubstr("mixed_precision.fp4=e2m1 has no effect: " + kept +
                                           " computes all 2 layers in bf16"),
                                 HasSubstr("try: mixed_precision.first_last_layers_bf16=false"))));
+  const std::string fp4 = "mixed_precision.fp4=e2m1";
+  EXPECT_THAT(of({fp4}), ElementsAre(AllOf(HasSubstr("the first and the last layer in FP4"),
+                                           HasSubstr("try: " + kept))));
+  EXPECT_THAT(of({fp4, "model.num_layers=2"}), IsEmpty()) << "without them no layer is in FP4";
+  EXPECT_THAT(of({fp4, kept}), IsEmpty());
+  EXPECT_THAT(of({"mixed_precision.recipe=bf16_with_nvfp4_mixed",
+                  "mixed_precision.first_last_layers_bf16=false"}),
+              IsEmpty());
   EXPECT_THAT(of({fp8 + "=hybrid", kept, at_start + "5"}),
               ElementsAre(HasSubstr(fp8 + "=hybrid has no effect: ")));
   EXPECT_THAT(of({fp8 + "=hybrid", kept, "model.num_layers=1"}),

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include "pentatron/trainer/memory_plan.h"
 #include "tests/trainer/memory_model.h"
 
@@ -65,6 +67,35 @@ TEST(MemoryRemedy, KeepsRemaindersOfBf16Models) {
 TEST(MemoryRemedy, RecomputesBeforeItOffloads) {
   EXPECT_EQ(followed_remedy({"train.seq_length=128"}, {"train.recompute=selective"}, kDisk),
             "train.recompute=selective");
+}
+
+TEST(MemoryRemedy, RecomputesDeepModelsInGroups) {
+  const std::vector<std::string> deep = {
+      "model.num_layers=96",  "model.hidden_size=64",  "model.ffn_hidden_size=128",
+      "model.vocab_size=512", "train.seq_length=1024", "model.max_position_embeddings=1024"};
+  const auto groups = [](int64_t size) {
+    return std::vector<std::string>{"train.recompute=full",
+                                    fmt::format("train.recompute_num_layers={}", size)};
+  };
+  const auto bytes = [&](int64_t size) {
+    std::vector<std::string> keys = in_single_samples(deep);
+    for (const std::string& key : groups(size)) keys.push_back(key);
+    return machine_bytes(small_model(keys));
+  };
+  int64_t best = 1;
+  for (int64_t size = 2; size <= 96; ++size)
+    if (bytes(size) < bytes(best)) best = size;
+  ASSERT_GT(best, 1);
+  ASSERT_LT(1.005 * bytes(best), bytes(1));
+  const std::string size = fmt::format("train.recompute_num_layers={}", best);
+  EXPECT_EQ(followed_remedy(deep, groups(best), kNoDisk), "train.recompute=full " + size);
+  EXPECT_EQ(followed_remedy(deep, groups(1), kNoDisk), "train.recompute=full");
+  std::vector<std::string> full = deep, block = deep;
+  full.emplace_back("train.recompute=full");
+  EXPECT_EQ(followed_remedy(full, groups(best), kNoDisk), size);
+  block.insert(block.end(), {"train.recompute=full", "train.recompute_method=block"});
+  EXPECT_EQ(followed_remedy(block, {"train.recompute_method=uniform", size}, kNoDisk),
+            "train.recompute_method=uniform " + size);
 }
 
 TEST(MemoryRemedy, OffloadsTheOptimizersState) {
@@ -144,7 +175,7 @@ TEST(MemoryRemedy, KeepsTheOptimizerOfARunThatResumes) {
 TEST(MemoryRemedy, TriesFewSettingsFirst) {
   size_t before = 0;
   const std::vector<MemoryChange> all =
-      changes_of_memory_alone(small_model({"dtype=bf16"}, 2), 2, kNoDisk);
+      changes_of_memory_alone(small_model({"dtype=bf16"}, 2), 2, 1, kNoDisk);
   for (const MemoryChange& change : all) {
     EXPECT_GE(change.size(), before);
     before = change.size();

@@ -12,7 +12,9 @@
 
 #include <sys/resource.h>
 
+#include "pentatron/base/format.h"
 #include "pentatron/trainer/runtime.h"
+#include "tests/support/memory_limit.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/memory_model.h"
 
@@ -135,6 +137,20 @@ TEST(MemoryReport, NamesTheLargestHoldersAndWhatWouldFit) {
                              HasSubstr("\n  try: "), HasSubstr("train.micro_batch_size=")));
 }
 
+TEST(MemoryReport, NamesTheLargestHoldersUnderTheLimitOfAControlGroup) {
+  nn::install_counting_allocator();
+  const test::MemoryLimit group;
+  const Config c = small_model({"train.micro_batch_size=64", "train.global_batch_size=64",
+                                "model.num_layers=12", "train.check_memory=false"});
+  Trainer trainer(c, {});
+  nn::reset_memory_peak(0);
+  group.set(kGigabyte, kGigabyte);
+  group.watch();
+  EXPECT_THAT(error_of([&] { trainer.run(); }),
+              AllOf(HasSubstr("out of memory: this rank used "), HasSubstr(", most of it for "),
+                    HasSubstr("\n  try: ")));
+}
+
 TEST(MemoryReport, SaysWhatWasMeasuredBesideTheEstimate) {
   nn::install_counting_allocator();
   const Config c = small_model({"ddp.zero_stage=1"}, 2);
@@ -147,6 +163,27 @@ TEST(MemoryReport, SaysWhatWasMeasuredBesideTheEstimate) {
   });
   EXPECT_THAT(text, AllOf(HasSubstr("memory peak  "), HasSubstr(" per rank (estimated "),
                           HasSubstr("gradients "), HasSubstr("optimizer ")));
+}
+
+/// What ZeRO-3 gathers and reduces counts with weights and gradients on both sides.
+TEST(MemoryReport, CountsWhatIsWholeForAWhileAsTheEstimateDoes) {
+  nn::install_counting_allocator();
+  const Config c = small_model({"ddp.zero_stage=3", "model.num_layers=8", "model.hidden_size=512",
+                                "model.ffn_hidden_size=2048"},
+                               2);
+  const RankMemory plan = plan_memory(c, 2).rank;
+  test::run_ranks(2, [&](const comm::Group& world) {
+    nn::reset_memory_peak(world.rank());
+    Trainer(c, world).run();
+    const nn::MemorySnapshot held = nn::memory_snapshot(world.rank());
+    const auto part = [&](nn::MemoryCategory category, double planned) {
+      EXPECT_NEAR(static_cast<double>(held[category].peak_bytes) / planned, 1, 0.05)
+          << nn::name(category);
+    };
+    part(nn::MemoryCategory::kParameters, plan.weights);
+    part(nn::MemoryCategory::kGradients, plan.gradients);
+    part(nn::MemoryCategory::kWorkspace, plan.loss);
+  });
 }
 
 TEST(MemoryReport, KnowsNothingOfTheMatricesThatMeasureThePeak) {

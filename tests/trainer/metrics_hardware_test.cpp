@@ -1,16 +1,21 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/trainer/contention_notice.h"
 #include "pentatron/trainer/metrics/cpu_share.h"
 #include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/metrics/peak.h"
+#include "pentatron/trainer/stop.h"
 #include "tests/support/files.h"
+#include "tests/support/log_capture.h"
+#include "tests/support/ranks.h"
 
 namespace pentatron::trainer {
 namespace {
@@ -85,6 +90,52 @@ TEST(ContentionWatch, TellsEachTimeThatItBeginsAndNotOfTheFirstStep) {
   EXPECT_THAT(told(200, 1), ElementsAre(4)) << "crowded from the start, told once";
   EXPECT_THAT(told(200, 0), IsEmpty());
   EXPECT_THAT(told(200, 1), SizeIs(1)) << "crowded again";
+}
+
+TEST(ContentionNotice, NamesOneRankWhenContentionOfAnyBegins) {
+  const TemporaryFolder root;
+  const std::string log = test::log_of([&] {
+    test::run_ranks(3, [&](const comm::Group& world) {
+      log::set_thread_output(nullptr, world.rank() == 0); // as the program does
+      const fs::path own = root.path() / std::to_string(world.rank());
+      ContentionNotice notice(world, own);
+      double running = 1, waiting = 1, now = 0;
+      // Steps of a second, in which these ranks wait as long as they run.
+      const auto run = [&](int steps, const std::set<int>& crowded) {
+        for (int step = 0; step < steps; ++step) {
+          write_proc(own, running += 1, waiting += crowded.contains(world.rank()) ? 1 : 0, 0);
+          notice.tell(any_rank({.contended = notice.look(now += 1)}, world).contended);
+        }
+      };
+      run(150, {1, 2});
+      run(150, {2}); // goes on
+      run(150, {});
+      run(150, {0});
+      log::set_thread_output(nullptr, true);
+    });
+  });
+  const auto count = [&](const std::string& text) {
+    int times = 0;
+    for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++times;
+    return times;
+  };
+  EXPECT_EQ(count("had to wait for a processor"), 2) << log;
+  EXPECT_EQ(count("rank 1 on "), 1) << log;
+  EXPECT_EQ(count("rank 0 on "), 1) << log;
+  EXPECT_LT(log.find("rank 1 on "), log.find("rank 0 on ")) << log;
+}
+
+TEST(ContentionNotice, OfASingleRankHasNoRank) {
+  const TemporaryFolder root;
+  const std::string log = test::log_of([&] {
+    ContentionNotice notice({}, root.path());
+    for (int step = 0; step < 100; ++step) {
+      write_proc(root.path(), 1 + step, 1 + step, 0);
+      notice.tell(notice.look(step));
+    }
+  });
+  EXPECT_THAT(log, HasSubstr("warning: compute threads had to wait for a processor 50 %"));
+  EXPECT_THAT(log, HasSubstr("try: stop other programs"));
 }
 
 TEST(GpuPeak, KnowsTheNamesThatDriversReport) {

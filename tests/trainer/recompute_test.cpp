@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
@@ -105,6 +106,51 @@ TEST(ChooseRecomputation, OfAllThatDoesNotFitTakesTheLeastMemory) {
   const double least = plan_memory(model_of({"train.recompute=full"}), 1).machine;
   EXPECT_THAT(choose_recomputation(tight, 1, {}, static_cast<int64_t>(least * 1.05)).warning,
               IsEmpty());
+}
+
+TEST(ChooseRecomputation, GroupsTheLayersOfDeepModels) {
+  for (const int stages : {1, 2}) {
+    const auto deep = [&](std::vector<std::string> keys) {
+      keys.insert(keys.begin(), {"model.num_layers=96", "model.ffn_hidden_size=128",
+                                 "train.seq_length=1024", "model.max_position_embeddings=1024",
+                                 fmt::format("parallel.pipeline_model_parallel_size={}", stages)});
+      return model_of(keys, stages);
+    };
+    std::vector<double> bytes; // by size
+    for (int size = 1; size <= 96 / stages; ++size)
+      bytes.push_back(plan_memory(deep({"train.recompute=full",
+                                        fmt::format("train.recompute_num_layers={}", size)}),
+                                  stages)
+                          .rank.total());
+    const auto least = std::ranges::min_element(bytes);
+    ASSERT_LT(1.1 * *least, bytes[0]);
+    const auto chosen = [&](double limit) {
+      Config config = deep({"train.recompute=auto",
+                            fmt::format("train.recompute_memory_limit={}", limit / (1 << 20))});
+      const RecomputeChoice choice = choose_recomputation(config, stages, {}, std::nullopt);
+      EXPECT_EQ(config.train.recompute_method, RecomputeMethod::kUniform) << choice.line;
+      const int64_t size = config.train.recompute_num_layers;
+      if (size > 1) {
+        EXPECT_THAT(choice.line, HasSubstr(fmt::format("in groups of {}: ", size)));
+      }
+      return std::pair(size, choice.warning);
+    };
+    const int64_t best = least - bytes.begin() + 1;
+    EXPECT_THAT(chosen(1.001 * *least), testing::Pair(best, IsEmpty()));
+    // Where nothing fits, the least; where several sizes do, the smallest.
+    EXPECT_THAT(chosen(0.9 * *least), testing::Pair(best, HasSubstr("the least memory")));
+    ASSERT_LT(bytes[1], bytes[0]);
+    EXPECT_THAT(chosen(1.001 * bytes[1]), testing::Pair(2, IsEmpty()));
+  }
+}
+
+TEST(GroupSizes, AreTheSmallestOfEachNumberOfGroups) {
+  for (int64_t layers = 1; layers <= 100; ++layers) {
+    std::set<int64_t> sizes;
+    for (int64_t groups = 1; groups <= layers; ++groups)
+      sizes.insert((layers + groups - 1) / groups);
+    EXPECT_THAT(group_sizes(layers), testing::ElementsAreArray(sizes)) << layers;
+  }
 }
 
 TEST(ChooseRecomputation, LeavesOtherSettingsAlone) {

@@ -28,6 +28,7 @@ const std::vector<std::string>& names() {
 struct SavedRun {
   std::map<int64_t, double> losses, norms; ///< by iteration
   std::map<std::string, at::Tensor> weights;
+  double key_noise = 0;
 };
 
 class Resharding : public testing::TestWithParam<std::string> {
@@ -56,6 +57,7 @@ class Resharding : public testing::TestWithParam<std::string> {
       if (world.rank() != 0) return;
       const std::lock_guard lock(mutex);
       run.weights = std::move(weights);
+      run.key_noise = key_noise_of(config);
       for (const Json& step : read_metrics(report.metrics.string())) {
         const auto iteration = step.at("iteration").get<int64_t>();
         run.losses[iteration] = step.at("loss").get<double>();
@@ -76,7 +78,7 @@ class Resharding : public testing::TestWithParam<std::string> {
       EXPECT_NEAR(resumed.losses.at(i), whole.losses.at(i), bounds.losses * whole.losses.at(i));
       EXPECT_NEAR(resumed.norms.at(i), whole.norms.at(i), bounds.losses * whole.norms.at(i));
     }
-    expect_same_weights(resumed.weights, whole.weights, bounds.weights);
+    expect_same_weights(resumed.weights, whole.weights, bounds.weights, whole.key_noise);
   }
   const Scratch checkpoints;
 };

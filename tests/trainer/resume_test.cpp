@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <csignal>
 #include <regex>
 
+#include "pentatron/base/descriptors.h"
 #include "pentatron/base/log.h"
 #include "pentatron/checkpoint/convert.h"
 #include "pentatron/checkpoint/model_source.h"
@@ -274,6 +276,23 @@ TEST(ReadTogether, WhatARankCannotReadIsNoDamage) {
   EXPECT_THAT(outcome(true), HasSubstr("rank 1: cannot open /nowhere/shard.safetensors"));
   EXPECT_THAT(outcome(true), Not(HasSubstr("going back")));
   EXPECT_THAT(outcome(false), HasSubstr("going back: rank 2: a chunk is corrupted"));
+}
+
+TEST(ReadTogether, ARankWithoutDescriptorsSaysWhatHelps) {
+  const std::string said = error_of([] {
+    test::run_ranks(2, [](const comm::Group& world) {
+      try {
+        checkpoint::read_together(world, [&] {
+          if (world.rank() == 1) require_descriptors(ENFILE, "shard.safetensors");
+        });
+      } catch (const checkpoint::DamagedCheckpoint&) {
+        throw CheckpointError("going back");
+      }
+    });
+  });
+  EXPECT_THAT(said, HasSubstr("rank 1: cannot open shard.safetensors: this machine has"));
+  EXPECT_THAT(said, HasSubstr("\n  try: a larger /proc/sys/fs/file-max"));
+  EXPECT_THAT(said, Not(HasSubstr("try: a folder")));
 }
 
 TEST_F(Saving, WhatADamagedCheckpointGaveIsForgotten) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/trainer/run_identity.h"
 #include "pentatron/trainer/run_summary.h"
 #include "tests/trainer/tiny_run.h"
 
@@ -88,6 +89,32 @@ TEST_F(RunJson, TheHashIsOfTheTrainingAlone) {
   test::run(config({"checkpoint.save=" + (scratch / "ck"), "logger.log_interval=3"}));
   EXPECT_EQ(summary()["config_hash"], here["config_hash"]);
   EXPECT_NE(summary()["id"], here["id"]);
+}
+
+TEST_F(RunJson, TheHashIsOfTheKeysThatChangeTheTraining) {
+  const auto hash = [&](std::vector<std::string> keys) {
+    return hash_of_config(config(std::move(keys)), "");
+  };
+  const std::string plain = hash({});
+  for (const char* key : {"profiling.trace=true", "dist.timeout_s=700", "train.num_threads=2",
+                          "dataset.num_workers=2", "dataset.prefetch=5", "logger.log_interval=3"})
+    EXPECT_EQ(hash({key}), plain) << key;
+  for (const char* key : {"optimizer.lr=5e-3", "model.num_layers=3", "dataset.seed=5", "seed=5",
+                          "dtype=fp64", "train.global_batch_size=8"})
+    EXPECT_NE(hash({key}), plain) << key;
+  Config other = config({});
+  other.eval.interval = 7;
+  other.offload.activations = true;
+  EXPECT_EQ(hash_of_config(other, ""), plain);
+  other.checkpoint.load_optimizer = false;
+  EXPECT_NE(hash_of_config(other, ""), plain);
+  other = config({});
+  other.checkpoint.strictness = checkpoint::Strictness::kLogAll;
+  EXPECT_NE(hash_of_config(other, ""), plain);
+  other = config({});
+  other.peft.load = "adapter"; // whose weights the run begins with
+  EXPECT_NE(hash_of_config(other, ""), plain);
+  EXPECT_NE(hash_of_config(config({}), "model"), plain);
 }
 
 TEST_F(RunJson, TheHashIsOfTheFirstWeightsToo) {

@@ -106,7 +106,7 @@ TEST_F(StepQueueRun, OnACpuEachStepIsReadOnce) {
 TEST_F(StepQueueRun, WhatNeedsTheHostReadsEachStep) {
   for (const char* key :
        {"optimizer.optimizer=muon", "optimizer.ema_decay=0.9", "mixed_precision.loss_scale=16",
-        "optimizer.decoupled_weight_decay=false"})
+        "optimizer.decoupled_weight_decay=false", "optimizer.grad_norm_skip_threshold=100"})
     EXPECT_EQ(
         reads({"train.train_iters=6", "logger.log_interval=100", key}, true)["trainer/step.cpp"], 6)
         << key;
@@ -163,11 +163,42 @@ TEST_F(StepQueueRun, TheDeviceSkipsTheStepsThatTheHostSkips) {
   }
 }
 
+TEST_F(StepQueueRun, AStepWhoseNormIsTooLargeHoldsTheSchedules) {
+  const Keys base = {"train.train_iters=9", "logger.log_interval=100", "optimizer.lr=1e-4",
+                     "optimizer.min_lr=1e-5", "scheduler.lr_warmup_iters=4"};
+  const std::vector<Json> plain = run(base, false).steps;
+  std::vector<double> norms; // the first steps, of which the largest is skipped
+  for (int i = 0; i < 4; ++i) norms.push_back(plain[static_cast<size_t>(i)]["grad_norm"]);
+  std::ranges::sort(norms);
+  for (const bool late : {false, true}) {
+    SCOPED_TRACE(late);
+    const std::string folder = scratch / fmt::format("held{}", late ? 1 : 0);
+    const Keys keys =
+        with(base, {fmt::format("optimizer.grad_norm_skip_threshold={}", (norms[2] + norms[3]) / 2),
+                    "checkpoint.save=" + folder});
+    std::vector<Json> steps = run(with(keys, {"train.exit_interval=5"}), late).steps;
+    ASSERT_EQ(steps.size(), 5u);
+    for (const Json& step : run(with(keys, {"checkpoint.load=" + folder}), late).steps)
+      steps.push_back(step);
+    ASSERT_EQ(steps.size(), 9u);
+    size_t held = 0;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      EXPECT_EQ(steps[i]["learning_rate"], plain[i - held]["learning_rate"]) << i;
+      EXPECT_EQ(steps[i]["consumed_samples"], plain[i]["consumed_samples"]) << i;
+      held += steps[i]["skipped"] == true ? 1 : 0;
+      if (i == 3) {
+        EXPECT_GT(held, 0u) << "before the checkpoint";
+      }
+    }
+    EXPECT_LT(held, 9u);
+  }
+}
+
 TEST_F(StepQueueRun, ACheckpointBetweenReadsHoldsTheSame) {
   const auto saved = [&](bool late) {
     const std::string folder = scratch / (late ? "late" : "each");
     run({"train.train_iters=7", "logger.log_interval=100", "checkpoint.save=" + folder,
-         "checkpoint.save_interval=3", "optimizer.grad_norm_skip_threshold=0.9"},
+         "checkpoint.save_interval=3"},
         late);
     const std::filesystem::path step = std::filesystem::path(folder) / "step_00000006";
     return std::pair(content_of(step / "optimizer_00000_of_00001.safetensors"),

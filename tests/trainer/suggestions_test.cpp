@@ -193,7 +193,8 @@ TEST_F(Suggestions, OfKeysThatMeetAreRight) {
   const auto all = all_values();
   std::mt19937 random(7);
   const auto below = [&](size_t n) { return static_cast<size_t>(random()) % n; };
-  for (int i = 0; i < 3000; ++i) {
+  const int calls = test::full_matrix() ? 3000 : 1000;
+  for (int i = 0; i < calls; ++i) {
     Call call{.overrides = {}, .ranks = std::vector<int>{1, 2, 4, 6, 8}[below(5)]};
     std::set<std::string> used;
     for (size_t k = 2 + below(4); k > 0; --k) {
@@ -203,7 +204,7 @@ TEST_F(Suggestions, OfKeysThatMeetAreRight) {
     }
     follow(call);
   }
-  EXPECT_GT(followed_, 2000);
+  EXPECT_GT(followed_, 2 * calls / 3);
   expect_assignments();
 }
 

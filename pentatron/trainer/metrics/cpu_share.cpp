@@ -84,12 +84,11 @@ std::optional<Finding> ContentionWatch::step(double now_s) {
   if (++steps_ < kLeastSteps ||
       now.running + now.waiting - begin_->running - begin_->waiting < kLeastWork)
     return std::nullopt;
-  const std::optional<Finding> finding = find_contention(*begin_, now);
-  const bool told = contended_;
-  contended_ = finding.has_value();
+  const bool told = finding_.has_value();
+  finding_ = find_contention(*begin_, now);
   begin_ = now;
   next_s_ = now_s + kWindow_s;
-  return told ? std::nullopt : finding;
+  return told ? std::nullopt : finding_;
 }
 
 } // namespace pentatron::trainer

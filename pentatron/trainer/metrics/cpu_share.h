@@ -32,13 +32,15 @@ class ContentionWatch {
   /// After each step, at a monotonic time `now_s`; the first one, which sets things up, does not
   /// count.
   std::optional<Finding> step(double now_s);
+  /// Of the last look; none: no contention.
+  const std::optional<Finding>& finding() const { return finding_; }
 
  private:
   std::filesystem::path root_;
   std::optional<CpuTime> begin_;
   double next_s_ = 0; ///< when to look again
   int steps_ = 0;
-  bool contended_ = false;
+  std::optional<Finding> finding_;
 };
 
 } // namespace pentatron::trainer
