@@ -5,7 +5,8 @@ set(PENTATRON_TEST_ENVIRONMENT OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=1
 
 # What tests compile with: the code under test is optimised, its tests need not be, and g++ takes two thirds of the time. Not so
 # the tests of kernels, which have intrinsics and sums to compare with, and whole runs that link a few objects of tests: the linker
-# takes functions of headers (of ATen, JSON) from the test, and runs took a third longer (trainer_test links the modules first).
+# takes functions of headers (of ATen, JSON) from the test, and runs took a third longer (trainer_test links the modules first, but not in bundles, which
+# would grow).
 string(COMPARE EQUAL "${CMAKE_BUILD_TYPE}" Release PENTATRON_PLAIN_TESTS)
 add_library(pentatron_test_options INTERFACE)
 target_link_libraries(pentatron_test_options INTERFACE pentatron_options LibTorch::openmp GTest::gmock)
@@ -16,7 +17,7 @@ target_compile_options(
 
 # Precompiled headers of a test: plain or torch.
 function(pentatron_test_headers target headers)
-  if(target MATCHES "^(kernels|trainer_process)_test$|roofline")
+  if(target MATCHES "^(kernels|trainer_process)_test$|roofline" OR (PENTATRON_CUDA AND target STREQUAL trainer_test))
     set(precompiled pentatron_pch_${headers})
   else()
     set_target_properties(${target} PROPERTIES PENTATRON_PLAIN_CODE ${PENTATRON_PLAIN_TESTS})

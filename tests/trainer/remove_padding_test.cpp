@@ -82,7 +82,8 @@ class Prepared : public testing::Test {
     result.hardware_share = step["mfu"].get<double>() / step["hfu"].get<double>();
     return result;
   }
-  void expect_same(const std::vector<std::string>& keys) {
+  /// `gain`: in the share of the model's FLOPs.
+  void expect_same(const std::vector<std::string>& keys, double gain = 0.1) {
     std::vector<std::string> removing = keys;
     removing.emplace_back("train.remove_padding=true");
     const Result padded = run(keys), removed = run(removing);
@@ -92,7 +93,7 @@ class Prepared : public testing::Test {
     }
     test::expect_same_weights(removed.trace.weights, padded.trace.weights, 1e-10);
     EXPECT_LT(padded.hardware_share, 0.75);
-    EXPECT_GT(removed.hardware_share, padded.hardware_share);
+    EXPECT_GT(removed.hardware_share, padded.hardware_share + gain);
   }
 
   std::map<std::string, at::Tensor> tensors;
@@ -117,7 +118,8 @@ TEST_F(Prepared, BatchesOfBertKeepTheirPositions) {
 TEST_F(Prepared, TargetsOnPaddingStay) {
   tensors["labels"][0][1][7] = 5;
   tensors["next_sentence_label"] = at::tensor({0, 1, 1, 0}, at::kLong).view({1, 4});
-  expect_same({"model.type=bert"});
+  // Up to the target, padding is computed; the output layer leaves out the rest in both runs.
+  expect_same({"model.type=bert"}, 0.005);
 }
 
 /// One loss of several that has no target makes the sum smaller, not better.
