@@ -8,7 +8,8 @@
 namespace pentatron {
 
 /// File descriptors, or memory for one, have run out. Nothing is wrong with what was to be opened,
-/// so this is neither a DataError nor a CheckpointError.
+/// so this is neither a DataError nor a CheckpointError: code that judges a file by what reading it
+/// throws catches these two, and this one passes.
 class OutOfDescriptors : public Error {
  public:
   using Error::Error;

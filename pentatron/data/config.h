@@ -172,7 +172,8 @@ struct DatasetConfig {
             "which depends on the number of samples in the run (type=indexed)"),
         config::field("data_cache_path", &C::data_cache_path,
                       "order=megatron: local folder that caches the sample order for all processes "
-                      "of a machine; empty: each process computes it at startup")
+                      "of a machine; empty: one process of each machine computes it at startup, "
+                      "and the others map it")
             .on_resume(config::OnResume::kIgnored),
         config::field("text_key", &C::text_key,
                       "key of the text or of the list of token ids in each JSON object, or name of "

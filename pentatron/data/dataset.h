@@ -20,6 +20,10 @@
 #include "pentatron/data/token_stream.h"
 #include "pentatron/data/tokenizer.h"
 
+namespace pentatron {
+class MachineStore;
+}
+
 namespace pentatron::data {
 
 class SampleView;
@@ -203,6 +207,9 @@ struct DatasetContext {
   std::optional<int64_t> validation_samples = {};
   std::optional<int64_t> test_samples = {};
   bool writes_nothing = false; ///< to dataset.data_cache_path, which is only read
+  /// Of the processes of this machine that open the same; null: they share no order of samples, or
+  /// that of dataset.data_cache_path.
+  MachineStore* store = nullptr;
 
   /// The first token of a decoder's input, from the first field that defines it.
   std::optional<int64_t> start_token() const {

@@ -1,16 +1,23 @@
 #include "pentatron/trainer/run_data.h"
 
 #include <algorithm>
+#include <set>
+
+#include <unistd.h>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/comm/control/connection.h"
+#include "pentatron/comm/gather_text.h"
 #include "pentatron/models/model.h"
 #include "pentatron/models/model_spec.h"
 #include "pentatron/trainer/model_tokenizer.h"
 
 namespace pentatron::trainer {
 
-RunData open_run_data(const Config& config, bool writes_nothing) {
+RunData open_run_data(const Config& config, bool writes_nothing, MachineStore* store) {
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
   const int64_t iterations = total_iterations(config.train);
   RunData run;
@@ -25,7 +32,8 @@ RunData open_run_data(const Config& config, bool writes_nothing) {
                                .tokenizer = run.tokenizer,
                                .label_names = config.model.label_names,
                                .test_samples = evaluation,
-                               .writes_nothing = writes_nothing};
+                               .writes_nothing = writes_nothing,
+                               .store = store};
   // Where no step is left it only evaluates, and any number of training samples will do.
   context.train_samples = std::max<int64_t>(run.samples, 1);
   context.validation_samples = config.train.eval_interval > 0
@@ -48,6 +56,49 @@ RunData open_run_data(const Config& config, bool writes_nothing) {
         *size / config.train.global_batch_size);
   }
   return run;
+}
+
+std::shared_ptr<MachineStore> order_store(const Config& config, const comm::Group& world) {
+  const data::DatasetConfig& dataset = config.dataset;
+  if (dataset.type != data::DatasetType::kIndexed ||
+      dataset.order != data::SampleOrder::kMegatron || !dataset.data_cache_path.empty() ||
+      world.size() == 1)
+    return nullptr;
+  // Every rank makes a store, and that of the first rank of a machine is used.
+  std::shared_ptr<MachineStore> own;
+  std::string own_address, fault;
+  try {
+    std::error_code error;
+    const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
+    own = MachineStore::make({"/dev/shm", error ? "/tmp" : temporary});
+    own_address = own->address();
+  } catch (const Error& failure) {
+    fault = failure.what();
+  }
+  const std::string machine = comm::control::machine_identity();
+  const std::string here = "a rank's report";
+  std::set<int64_t> processes;
+  std::string address;
+  for (const std::string& text : comm::gather_text(
+           dump_json({{"machine", machine}, {"process", ::getpid()}, {"address", own_address}}),
+           world)) {
+    const Json peer = parse_json(text, here);
+    if (machine.empty() || json_get<std::string>(peer, "machine", here) != machine) continue;
+    processes.insert(json_get<int64_t>(peer, "process", here));
+    if (address.empty()) address = json_get<std::string>(peer, "address", here);
+  }
+  std::shared_ptr<MachineStore> store;
+  const auto take = [&] {
+    if (address.empty()) throw Error(fault);
+    store = address == own_address ? own : MachineStore::open(address);
+  };
+  // `own` lives until all have opened it.
+  const std::string first = comm::first_error(world, processes.size() > 1, take);
+  if (!first.empty())
+    log::shared_warning("the sample order takes memory in every process that cannot share it: {}\n"
+                        "  try: dataset.data_cache_path=FOLDER",
+                        first);
+  return store;
 }
 
 data::LoaderOptions loader_options(const Config& config, const comm::Group& dp,

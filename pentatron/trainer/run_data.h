@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "pentatron/base/machine_store.h"
 #include "pentatron/comm/group.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/loader.h"
@@ -20,8 +21,15 @@ struct RunData {
 };
 
 /// Throws ConfigError or DataError if the data cannot be read or is not enough. `writes_nothing`:
-/// no file in dataset.data_cache_path.
-RunData open_run_data(const Config& config, bool writes_nothing = false);
+/// no file in dataset.data_cache_path. `store`: of the processes of this machine, see
+/// data::DatasetContext.
+RunData open_run_data(const Config& config, bool writes_nothing = false,
+                      MachineStore* store = nullptr);
+
+/// Where the ranks of this machine share the order of samples, if they are several processes that
+/// need one and dataset.data_cache_path names no folder; else null. In /dev/shm, and on the disk of
+/// TMPDIR or /tmp. Collective; all ranks log a warning if one of them can take no part.
+std::shared_ptr<MachineStore> order_store(const Config& config, const comm::Group& world);
 
 /// How a data-parallel rank loads training samples, after so many that are consumed.
 data::LoaderOptions loader_options(const Config& config, const comm::Group& dp,

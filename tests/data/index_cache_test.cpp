@@ -1,12 +1,14 @@
 // One sample order for all ranks of a machine: made once, mapped, shared, and made again when
-// damaged.
+// damaged; in a folder, or without one in a file that has no name.
 #include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <fcntl.h>
 #include <fstream>
+#include <sstream>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -222,6 +224,178 @@ TEST(IndexCache, ThreadsShareOneObjectWithAndWithoutAFolder) {
     held.clear();
     EXPECT_TRUE(past.expired()) << "nobody needs it any more";
   }
+}
+
+/// A store in a folder of its own, and what `count` processes that have opened it do; `body` says
+/// whether it went well.
+class MachineProcesses {
+ public:
+  void run(int count, const std::function<bool(MachineStore&)>& body) const {
+    std::vector<pid_t> children;
+    for (int i = 0; i < count; ++i) {
+      children.push_back(::fork());
+      if (children.back() == 0) ::_exit(body(*MachineStore::open(store->address())) ? 0 : 1);
+    }
+    for (const pid_t child : children) {
+      int status = -1;
+      ::waitpid(child, &status, 0);
+      EXPECT_EQ(status, 0);
+    }
+  }
+  bool left_nothing() const { return std::filesystem::is_empty(folder.path()); }
+
+  const TemporaryFolder folder;
+  const std::shared_ptr<MachineStore> store = MachineStore::make({folder.path()});
+};
+
+/// As lengths_in(), and writes a line to `file` each time that they are read: once to identify the
+/// index, and once more to build it.
+SequenceLengths counted_lengths(std::span<const int32_t> lengths, const std::string& file) {
+  SequenceLengths all = lengths_in(lengths, 0);
+  return {.count = all.count, .read = [all, file](int64_t begin, std::span<int32_t> out) {
+            std::ofstream(file, std::ios::app) << "read\n" << std::flush;
+            all.read(begin, out);
+          }};
+}
+
+int64_t lines_in(const std::string& file) {
+  const std::string text = content_of(file);
+  return std::count(text.begin(), text.end(), '\n');
+}
+
+const GptIndexOptions kManySamples{.sequence_length = 16, .num_samples = 200'000, .seed = 3};
+
+TEST(IndexCache, WithoutAFolderOneProcessBuildsWhatAllOfAMachineMap) {
+  const MachineProcesses machine;
+  const TemporaryFolder notes;
+  const std::vector<int32_t> lengths(20'000, 33);
+  const GptIndex built = build_gpt_index(lengths, 0, kManySamples);
+  const std::string reads = (notes.path() / "reads").string(),
+                    maps = (notes.path() / "maps").string();
+  machine.run(6, [&](MachineStore& store) {
+    const auto index =
+        shared_gpt_index("", counted_lengths(lengths, reads), kManySamples, false, &store);
+    std::ofstream(maps, std::ios::app) << mapping_of(index->documents.begin()) + "\n" << std::flush;
+    const auto here = [&](const auto& a) { return mapping_of(a.begin()); };
+    return same(*index, built) && machine.left_nothing() &&
+           here(index->documents) == std::visit(here, index->sample_begin) &&
+           here(index->documents) == std::visit(here, index->shuffle);
+  });
+  EXPECT_EQ(lines_in(reads), 6 + 1);
+  // All arrays of all processes lie in one file, whose name has the number of its inode.
+  std::istringstream lines(content_of(maps));
+  std::string first, line;
+  std::getline(lines, first);
+  EXPECT_THAT(first, testing::StartsWith("r--s " + machine.folder.string()));
+  while (std::getline(lines, line)) EXPECT_EQ(line, first);
+  EXPECT_EQ(lines_in(maps), 6);
+}
+
+TEST(IndexCache, IndexesOfSeveralPartsLieInOneStore) {
+  const MachineProcesses machine;
+  const TemporaryFolder notes;
+  const std::string reads = (notes.path() / "reads").string();
+  const std::vector<int32_t> lengths(301, 7);
+  machine.run(4, [&](MachineStore& store) {
+    std::vector<std::shared_ptr<const GptIndex>> all;
+    bool good = true;
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      const GptIndexOptions options{.sequence_length = 8, .seed = seed};
+      all.push_back(shared_gpt_index("", counted_lengths(lengths, reads), options, false, &store));
+      good = good && same(*all.back(), build_gpt_index(lengths, 0, options));
+    }
+    return good && same(*all[0], build_gpt_index(lengths, 0, {.sequence_length = 8, .seed = 0}));
+  });
+  EXPECT_EQ(lines_in(reads), 5 * (4 + 1));
+}
+
+TEST(IndexCache, AnotherProcessBuildsWhenTheBuilderIsKilled) {
+  const MachineProcesses machine;
+  const std::vector<int32_t> lengths(20'000, 33);
+  const pid_t builder = ::fork();
+  if (builder == 0) {
+    SequenceLengths dying = lengths_in(lengths, 0);
+    dying.read = [calls = 0, all = dying.read](int64_t begin, std::span<int32_t> out) mutable {
+      if (++calls == 2) ::kill(::getpid(), SIGKILL); // it holds the lock and builds
+      all(begin, out);
+    };
+    shared_gpt_index("", dying, kManySamples, false,
+                     MachineStore::open(machine.store->address()).get());
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(builder, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_TRUE(machine.left_nothing());
+  const auto index =
+      shared_gpt_index("", lengths_in(lengths, 0), kManySamples, false, machine.store.get());
+  EXPECT_TRUE(same(*index, build_gpt_index(lengths, 0, kManySamples)));
+  EXPECT_THAT(mapping_of(index->documents.begin()), testing::StartsWith("r--s "));
+}
+
+TEST(IndexCache, WithoutRoomEachProcessBuildsItAndOneSaysSo) {
+  const MachineProcesses machine;
+  const TemporaryFolder notes;
+  const std::vector<int32_t> lengths(20'000, 33);
+  const GptIndex built = build_gpt_index(lengths, 0, kManySamples);
+  const std::string said = (notes.path() / "log").string(),
+                    reads = (notes.path() / "reads").string();
+  machine.run(4, [&](MachineStore& store) {
+    const rlimit limit{.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    log::set_output(std::fopen(said.c_str(), "a"), false);
+    GptIndexOptions other = kManySamples;
+    other.seed = 4;
+    const auto index =
+        shared_gpt_index("", counted_lengths(lengths, reads), kManySamples, false, &store);
+    const auto more = shared_gpt_index("", counted_lengths(lengths, reads), other, false, &store);
+    return same(*index, built) && same(*more, build_gpt_index(lengths, 0, other)) &&
+           mapping_of(index->documents.begin()).find(machine.folder.string()) == std::string::npos;
+  });
+  EXPECT_EQ(lines_in(reads), 4 * 2 * 2);
+  const std::string text = content_of(said);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text; // a sentence and its remedy
+  EXPECT_THAT(text, testing::AllOf(testing::HasSubstr("warning: the sample order of the corpus "
+                                                      "takes "),
+                                   testing::HasSubstr(machine.folder.string() + ": File too large"),
+                                   testing::HasSubstr("dataset.data_cache_path=FOLDER")));
+}
+
+TEST(IndexCache, WhatCannotBeBuiltIsAnErrorOfEveryProcess) {
+  const MachineProcesses machine;
+  const std::vector<int32_t> lengths(40, 0);
+  machine.run(4, [&](MachineStore& store) {
+    return error_of<ConfigError>([&] {
+             shared_gpt_index("", lengths_in(lengths, 0), {.sequence_length = 8}, false, &store);
+           }).find("the corpus has 0 tokens") != std::string::npos;
+  });
+  EXPECT_TRUE(machine.left_nothing());
+  const std::vector<int32_t> good(40, 9); // nobody holds the lock
+  EXPECT_NE(
+      shared_gpt_index("", lengths_in(good, 0), {.sequence_length = 8}, false, machine.store.get()),
+      nullptr);
+}
+
+TEST(IndexCache, ThreadsOfAProcessShareTheObjectOfAStore) {
+  const MachineProcesses machine;
+  const TemporaryFolder notes;
+  const std::string reads = (notes.path() / "reads").string();
+  const std::vector<int32_t> lengths(5000, 33);
+  std::vector<std::shared_ptr<const GptIndex>> held(12);
+  std::vector<std::thread> ranks;
+  for (size_t i = 0; i < held.size(); ++i)
+    ranks.emplace_back([&, i] {
+      held[i] =
+          shared_gpt_index("", counted_lengths(lengths, reads),
+                           {.sequence_length = 16, .seed = i % 2}, false, machine.store.get());
+    });
+  for (std::thread& rank : ranks) rank.join();
+  for (size_t i = 0; i < held.size(); ++i) {
+    EXPECT_EQ(held[i], held[i % 2]);
+    EXPECT_TRUE(
+        same(*held[i], build_gpt_index(lengths, 0, {.sequence_length = 16, .seed = i % 2})));
+  }
+  EXPECT_EQ(lines_in(reads), 12 + 2);
 }
 
 TEST(IndexCache, AReaderUsesAFileAndWritesNone) {

@@ -110,7 +110,7 @@ int64_t GptIndex::array_bytes() const {
   return static_cast<int64_t>(documents.span().size_bytes()) + bytes(sample_begin) + bytes(shuffle);
 }
 
-GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
+GptIndex count_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
                          const GptIndexOptions& options) {
   if (options.sequence_length < 1)
     raise<ConfigError>("sequence length {} is not positive", options.sequence_length);
@@ -120,7 +120,6 @@ GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequenc
         "try: dataset.seed=1234",
         options.seed);
   }
-  const auto count = static_cast<int64_t>(lengths.size());
   GptIndex index;
   for (const int32_t length : lengths) index.tokens_per_epoch += length;
   const bool has_sample =
@@ -134,20 +133,42 @@ GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequenc
                        options.name, counted(index.tokens_per_epoch, "token"),
                        options.sequence_length + 1);
   }
-  count_samples(options, index);
-  if (first_sequence + count > std::numeric_limits<int32_t>::max())
+  if (first_sequence + std::ssize(lengths) > std::numeric_limits<int32_t>::max())
     raise<DataError>("{} has more than 2^31 sequences", options.name);
+  count_samples(options, index);
+  return index;
+}
+
+/// Whether numbers of places, and of samples, need 64 bits.
+static bool has_wide_places(const GptIndex& counted, int64_t sequences) {
+  return sequences * counted.num_epochs > std::numeric_limits<int32_t>::max();
+}
+static bool has_wide_shuffle(const GptIndex& counted) {
+  return counted.num_samples >= int64_t{0xFFFFFFFE};
+}
+
+int64_t planned_array_bytes(const GptIndex& counted, int64_t sequences) {
+  const int64_t place = has_wide_places(counted, sequences) ? 8 : 4;
+  const int64_t number = has_wide_shuffle(counted) ? 8 : 4;
+  return 4 * sequences * counted.num_epochs + 2 * place * (counted.num_samples + 1) +
+         number * counted.num_samples;
+}
+
+GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
+                         const GptIndexOptions& options) {
+  const auto count = static_cast<int64_t>(lengths.size());
+  GptIndex index = count_gpt_index(lengths, first_sequence, options);
   RandomState random(static_cast<uint32_t>(options.seed));
   index.documents = make_documents(first_sequence, count, random, index);
-  if (index.documents.size() <= static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    make_sample_begins<int32_t>(lengths, first_sequence, index);
-  } else {
+  if (has_wide_places(index, count)) {
     make_sample_begins<int64_t>(lengths, first_sequence, index);
-  }
-  if (index.num_samples < int64_t{0xFFFFFFFE}) {
-    make_shuffle<uint32_t>(random, index);
   } else {
+    make_sample_begins<int32_t>(lengths, first_sequence, index);
+  }
+  if (has_wide_shuffle(index)) {
     make_shuffle<int64_t>(random, index);
+  } else {
+    make_shuffle<uint32_t>(random, index);
   }
   return index;
 }

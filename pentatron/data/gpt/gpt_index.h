@@ -49,8 +49,15 @@ struct GptIndex {
   int64_t array_bytes() const;
 };
 
-/// `lengths` are those of the part's sequences, which are numbers first_sequence and on. Throws
-/// ConfigError if they hold less than one sample, and for a seed over 32 bits.
+/// The numbers of an index without its arrays. `lengths` are those of the part's sequences, which
+/// are numbers first_sequence and on. Throws ConfigError if they hold less than one sample, and for
+/// a seed over 32 bits.
+GptIndex count_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
+                         const GptIndexOptions& options);
+/// What array_bytes() of build_gpt_index() will be.
+int64_t planned_array_bytes(const GptIndex& counted, int64_t sequences);
+
+/// Throws as count_gpt_index(), and nothing else.
 GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
                          const GptIndexOptions& options);
 

@@ -36,9 +36,10 @@ constexpr std::string_view kMagic = "PTGPTIX2";
 constexpr size_t kAlignment = 8;
 constexpr size_t kHeaderBytes = kMagic.size() + sizeof(uint64_t);
 constexpr uint64_t kMostDescription = 1u << 16;
+/// Header, description, what fills arrays up, and the checksum.
+constexpr size_t kMostBesideArrays = kHeaderBytes + kMostDescription + 64;
 constexpr std::string_view kSuffix = ".gptindex";
 constexpr int64_t kLengthsChunk = int64_t{1} << 20; // lengths read at once
-constexpr int64_t kWorthAFile = int64_t{1} << 30;   // bytes that are worth a file
 
 size_t padding(size_t size) {
   return (kAlignment - size % kAlignment) % kAlignment;
@@ -64,10 +65,14 @@ std::string describe(const SequenceLengths& lengths, const GptIndexOptions& opti
   return dump_json(made_from);
 }
 
-GptIndex build(const SequenceLengths& lengths, const GptIndexOptions& options) {
+std::vector<int32_t> read_all(const SequenceLengths& lengths) {
   std::vector<int32_t> all(static_cast<size_t>(lengths.count));
   lengths.read(0, all);
-  return build_gpt_index(all, lengths.first_sequence, options);
+  return all;
+}
+
+GptIndex build(const SequenceLengths& lengths, const GptIndexOptions& options) {
+  return build_gpt_index(read_all(lengths), lengths.first_sequence, options);
 }
 
 fs::path file_name(const std::string& description) {
@@ -92,16 +97,12 @@ Json counts_of(const GptIndex& index) {
           {"wide_shuffle", index.shuffle.index() == 1}};
 }
 
-void write(const fs::path& path, const std::string& made_from, const GptIndex& index) {
+/// All but the checksum.
+template <class Put>
+void write_arrays(const std::string& made_from, const GptIndex& index, const Put& put) {
   std::string description =
       dump_json({{"made_from", Json::parse(made_from)}, {"counts", counts_of(index)}});
   description.append(padding(kHeaderBytes + description.size()), ' ');
-  AtomicFile file(path);
-  uint32_t crc = 0;
-  const auto put = [&](std::span<const std::byte> bytes) {
-    file.write(bytes);
-    crc = crc32c(bytes, crc);
-  };
   const uint64_t length = description.size();
   put(std::as_bytes(std::span(kMagic)));
   put(std::as_bytes(std::span(&length, 1)));
@@ -111,19 +112,33 @@ void write(const fs::path& path, const std::string& made_from, const GptIndex& i
     put(std::as_bytes(values.span()));
     put(std::span(zeros).first(padding(values.span().size_bytes())));
   });
-  file.write(std::as_bytes(std::span(&crc, 1)));
-  file.commit();
 }
 
-/// Hands out a mapped file from its beginning to its end.
+template <class Put>
+void write(const std::string& made_from, const GptIndex& index, const Put& put) {
+  uint32_t crc = 0;
+  write_arrays(made_from, index, [&](std::span<const std::byte> bytes) {
+    put(bytes);
+    crc = crc32c(bytes, crc);
+  });
+  put(std::as_bytes(std::span(&crc, 1)));
+}
+
+/// Hands out a mapped file, or an entry of a store, from its beginning to its end.
 class MappedReader {
  public:
-  explicit MappedReader(const fs::path& path)
-      : file_(std::make_shared<const MappedFile>(path)), left_(file_->bytes()) {}
+  explicit MappedReader(const fs::path& path) : where_(path.string()) {
+    auto file = std::make_shared<const MappedFile>(path);
+    all_ = left_ = file->bytes();
+    owner_ = std::move(file);
+  }
+  explicit MappedReader(const MachineStore::Entry& entry)
+      : where_("the shared sample order"), owner_(entry.owner), all_(entry.bytes),
+        left_(entry.bytes) {}
 
+  const std::string& where() const { return where_; }
   std::span<const std::byte> take(uint64_t size, std::string_view what) {
-    if (size > left_.size())
-      raise<DataError>("{}: the file ends before {}", file_->path().string(), what);
+    if (size > left_.size()) raise<DataError>("{}: the file ends before {}", where_, what);
     const auto bytes = left_.first(static_cast<size_t>(size));
     left_ = left_.subspan(bytes.size());
     return bytes;
@@ -135,23 +150,23 @@ class MappedReader {
   }
   template <class T> SharedArray<T> array(uint64_t count) {
     if (count > left_.size() / sizeof(T))
-      raise<DataError>("{}: the file ends before the arrays", file_->path().string());
+      raise<DataError>("{}: the file ends before the arrays", where_);
     const auto bytes = take(count * sizeof(T), "the arrays");
     take(padding(bytes.size()), "the arrays");
-    return {file_, {reinterpret_cast<const T*>(bytes.data()), static_cast<size_t>(count)}};
+    return {owner_, {reinterpret_cast<const T*>(bytes.data()), static_cast<size_t>(count)}};
   }
   /// Of all that was taken.
-  uint32_t crc() const { return crc32c(file_->bytes().first(file_->size() - left_.size())); }
+  uint32_t crc() const { return crc32c(all_.first(all_.size() - left_.size())); }
 
  private:
-  std::shared_ptr<const MappedFile> file_;
-  std::span<const std::byte> left_;
+  std::string where_;
+  std::shared_ptr<const void> owner_;
+  std::span<const std::byte> all_, left_;
 };
 
-/// None if the file is of another corpus with the same hash. Throws DataError for a damaged one.
-std::optional<GptIndex> read(const fs::path& path, const std::string& made_from) {
-  const std::string where = path.string();
-  MappedReader in(path);
+/// None if it is of another corpus with the same hash. Throws DataError if it is damaged.
+std::optional<GptIndex> read(MappedReader in, const std::string& made_from) {
+  const std::string& where = in.where();
   const auto magic = in.take(kMagic.size(), "the magic");
   const auto length = in.number<uint64_t>("the length of the description");
   if (!std::ranges::equal(magic, std::as_bytes(std::span(kMagic))) || length > kMostDescription ||
@@ -198,7 +213,7 @@ std::optional<GptIndex> read(const fs::path& path, const std::string& made_from)
 std::optional<GptIndex> find(const fs::path& path, const std::string& made_from, bool tells) {
   if (std::error_code error; !fs::exists(path, error)) return std::nullopt;
   try {
-    return read(path, made_from);
+    return read(MappedReader(path), made_from);
   } catch (const DataError& damage) {
     if (tells)
       log::warning("the index cache is corrupted and is computed again: {}", damage.what());
@@ -229,8 +244,10 @@ GptIndex cached(const fs::path& folder, const std::string& made_from,
   if (lock && lock->held()) remove_unfinished(folder);
   GptIndex index = build(lengths, options);
   try {
-    write(path, made_from, index);
-    if (std::optional<GptIndex> mapped = read(path, made_from)) {
+    AtomicFile file(path);
+    write(made_from, index, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+    file.commit();
+    if (std::optional<GptIndex> mapped = read(MappedReader(path), made_from)) {
       log::info("computed the sample order of {} and saved it in {} ({})", options.name,
                 path.string(), format_bytes(static_cast<double>(index.array_bytes())));
       return std::move(*mapped);
@@ -244,14 +261,45 @@ GptIndex cached(const fs::path& folder, const std::string& made_from,
   return index;
 }
 
-GptIndex built(const SequenceLengths& lengths, const GptIndexOptions& options) {
-  GptIndex index = build(lengths, options);
-  if (index.array_bytes() >= kWorthAFile)
-    log::shared_warning(
-        "the sample order of {} takes {} of memory in every process\n  try: "
-        "dataset.data_cache_path=FOLDER, so that the processes of a machine share it",
-        options.name, format_bytes(static_cast<double>(index.array_bytes())));
-  return index;
+/// Of the entry that the first process has added.
+GptIndex stored(MachineStore& store, const std::string& made_from, const SequenceLengths& lengths,
+                const GptIndexOptions& options) {
+  const std::string key = file_name(made_from).string();
+  std::optional<MachineStore::Lock> lock(std::in_place, store);
+  const MachineStore::Entry found = store.find(key);
+  const bool is_there = found.owner != nullptr;
+  if (is_there || store.closed()) lock.reset(); // nobody waits for what is not to be added
+  if (is_there)
+    if (std::optional<GptIndex> index = read(MappedReader(found), made_from))
+      return std::move(*index);
+  if (!lock) return build(lengths, options);
+  const std::vector<int32_t> all = read_all(lengths);
+  const int64_t arrays =
+      planned_array_bytes(count_gpt_index(all, lengths.first_sequence, options), lengths.count);
+  std::optional<GptIndex> index;
+  const auto build_once = [&] {
+    if (!index) index = build_gpt_index(all, lengths.first_sequence, options);
+  };
+  try {
+    // Built where there is room for it; without, the others do not wait.
+    const MachineStore::Entry entry = store.add(
+        key, static_cast<size_t>(arrays) + kMostBesideArrays, [&](const MachineStore::Put& put) {
+          build_once();
+          write(made_from, *index, put);
+        });
+    lock.reset();
+    if (std::optional<GptIndex> mapped = read(MappedReader(entry), made_from))
+      return std::move(*mapped);
+  } catch (const Error& failure) {
+    store.close();
+    lock.reset();
+    log::warning("the sample order of {} takes {} of memory in every process, because one copy for "
+                 "this machine has no room: {}\n  try: dataset.data_cache_path=FOLDER on a larger "
+                 "disk",
+                 options.name, format_bytes(static_cast<double>(arrays)), failure.what());
+  }
+  build_once();
+  return std::move(*index);
 }
 
 GptIndex found_or_built(const fs::path& folder, const std::string& made_from,
@@ -269,15 +317,18 @@ GptIndex cached_gpt_index(const fs::path& folder, const SequenceLengths& lengths
 
 std::shared_ptr<const GptIndex> shared_gpt_index(const fs::path& folder,
                                                  const SequenceLengths& lengths,
-                                                 const GptIndexOptions& options, bool read_only) {
+                                                 const GptIndexOptions& options, bool read_only,
+                                                 MachineStore* store) {
   const std::string made_from = describe(lengths, options);
   static SharedObjects<GptIndex> indexes;
-  return indexes.get(folder.string() + "\n" + made_from, [&] {
-    return std::make_shared<const GptIndex>(
-        folder.empty() ? built(lengths, options)
-        : read_only    ? found_or_built(folder, made_from, lengths, options)
-                       : cached(folder, made_from, lengths, options));
-  });
+  const auto make = [&] {
+    if (!folder.empty())
+      return read_only ? found_or_built(folder, made_from, lengths, options)
+                       : cached(folder, made_from, lengths, options);
+    return store != nullptr ? stored(*store, made_from, lengths, options) : build(lengths, options);
+  };
+  return indexes.get(folder.string() + "\n" + made_from,
+                     [&] { return std::make_shared<const GptIndex>(make()); });
 }
 
 } // namespace pentatron::data

@@ -1,7 +1,7 @@
 /// One set of the arrays of GptIndex for all ranks of a machine. Ranks that are threads share one
-/// object. Ranks that are processes share a file of `dataset.data_cache_path`, mapped read-only; it
-/// is found by what it was made from: the lengths of the sequences and all options, not names or
-/// times.
+/// object. Ranks that are processes map the same bytes read-only: a file of
+/// `dataset.data_cache_path`, or without such a folder an entry of a MachineStore. Both are found
+/// by what they were made from: the lengths of the sequences and all options, not names or times.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 
+#include "pentatron/base/machine_store.h"
 #include "pentatron/data/gpt/gpt_index.h"
 
 namespace pentatron::data {
@@ -33,9 +34,14 @@ GptIndex cached_gpt_index(const std::filesystem::path& folder, const SequenceLen
 /// cached_gpt_index(), or with an empty folder build_gpt_index(). Threads that ask for the same get
 /// the same object for as long as one of them holds it. With `read_only` a file of the folder is
 /// used, but none is written.
+///
+/// With an empty folder and a `store`, one of the processes that have it builds the index, and the
+/// others wait and map its arrays. If the store has no room, this one logs a warning, and from then
+/// on every process keeps new arrays in its own memory.
 std::shared_ptr<const GptIndex> shared_gpt_index(const std::filesystem::path& folder,
                                                  const SequenceLengths& lengths,
                                                  const GptIndexOptions& options,
-                                                 bool read_only = false);
+                                                 bool read_only = false,
+                                                 MachineStore* store = nullptr);
 
 } // namespace pentatron::data

@@ -87,9 +87,10 @@ class Opener {
                                   .read = [&](int64_t begin, std::span<int32_t> out) {
                                     data->read_lengths(range.begin + begin, out);
                                   }};
-    return std::make_shared<GptDataset>(
-        data, shared_gpt_index(config_.data_cache_path, lengths, options, context_.writes_nothing),
-        context_.vocab_size);
+    return std::make_shared<GptDataset>(data,
+                                        shared_gpt_index(config_.data_cache_path, lengths, options,
+                                                         context_.writes_nothing, context_.store),
+                                        context_.vocab_size);
   }
 
   std::shared_ptr<const TokenDataset> stable(const std::shared_ptr<const IndexedDataset>& data,
