@@ -17,14 +17,18 @@
 namespace pentatron::nn {
 
 /// The values that a quantised tensor stands for, without the scale of the whole tensor; bf16 holds
-/// them, in fp64 models they are fp64. For scaled products they are FP8 codes, [rows, cols], or
-/// [cols, rows filled up] of products along the rows, and the scales are on their device: one, or
-/// those of blocks as LibTorch takes them, and then rows of zeros may follow.
+/// them, in fp64 models they are fp64. For scaled products they are codes, [rows, cols], or
+/// [cols, rows filled up] of products along the rows, e2m1 two in a byte, and the scales are on
+/// their device: one, or those of blocks as LibTorch takes them. With the scales of blocks of 128
+/// rows of zeros may follow.
 struct QuantizedValues {
   at::Tensor values;
   double scale = 1;
-  at::Tensor device_scale = {}; ///< fp32 [], [rows, blocks] or [blocks filled up, rows of blocks]
-  bool square_blocks = false;   ///< of 128 x 128, the last shape of scales
+  /// fp32 [], [rows, blocks] or [blocks filled up, rows of blocks]; of MXFP8 and NVFP4 bytes in
+  /// tiles (kernels/quantize/tiled_blocks.h), flat.
+  at::Tensor device_scale = {};
+  bool square_blocks = false;          ///< of 128 x 128, the third shape of scales
+  at::Tensor device_tensor_scale = {}; ///< fp32 []; of NVFP4, in addition to those of blocks
 };
 
 class Fp8Weight {

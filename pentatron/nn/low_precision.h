@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "pentatron/kernels/quantize/recipe.h"
 #include "pentatron/nn/amax_history.h"
 #include "pentatron/nn/gradient_rows.h"
@@ -18,6 +20,7 @@ struct StochasticGradients {
   /// Of the products for the gradient of the input, and of the weight.
   std::array<uint32_t, 2> input_key{}, weight_key{};
   std::vector<int64_t> features;      ///< true numbers of the gradient's columns on this rank
+  at::Tensor device_features = {};    ///< the same on a GPU, for scaled products
   const GradientRows* rows = nullptr; ///< the tokens; null: rows are numbered
 };
 
@@ -34,8 +37,8 @@ struct LowPrecision {
   /// (kernels/quantize/hadamard.h).
   bool hadamard = false;
 
-  /// Operands are FP8 codes with scales on the device, and LibTorch's scaled products multiply them
-  /// (nn/ops/scaled_products.h): on GPUs. Tensorwise and blockwise recipes.
+  /// Operands are codes with scales on the device, and LibTorch's scaled products multiply them
+  /// (nn/ops/scaled_products.h): on GPUs.
   bool scaled_products = false;
 
   kernels::QuantRecipe recipe(Operand operand) const {

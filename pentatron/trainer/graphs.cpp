@@ -49,6 +49,9 @@ void check_graphs(const Config& config, config::Violations& violations) {
   refuse(config.mixed_precision.fp8 != Fp8Format::kNone &&
              config.mixed_precision.fp8_recipe == Fp8Recipe::kDelayed,
          "mixed_precision.fp8_recipe=delayed");
+  // Random numbers have the addresses of a microbatch's tokens.
+  refuse(config.mixed_precision.fp4 != Fp4Format::kNone,
+         fmt::format("mixed_precision.fp4={}", config::to_string(config.mixed_precision.fp4)));
   refuse(config.optimizer.qk_clip, "optimizer.qk_clip=true");
   refuse(config.logger.log_max_attention_logit, "logger.log_max_attention_logit=true");
 }

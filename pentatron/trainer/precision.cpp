@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "pentatron/base/error.h"
@@ -10,6 +11,7 @@
 #include "pentatron/kernels/common/build.h"
 #include "pentatron/models/model.h"
 #include "pentatron/models/param_specs.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/ops/scaled_products.h"
 #include "pentatron/trainer/runtime.h"
 
@@ -203,26 +205,32 @@ void check_param_gather(const Config& config, config::Violations& violations) {
                    fmt::format("{}=false", key));
 }
 
-/// What LibTorch's scaled products cannot do.
+/// The key that makes products of low precision, with its value.
+std::string low_precision_setting(const MixedPrecisionConfig& c) {
+  return c.fp4 != Fp4Format::kNone
+             ? fmt::format("mixed_precision.fp4={}", config::to_string(c.fp4))
+             : fmt::format("mixed_precision.fp8={}", config::to_string(c.fp8));
+}
+
+/// The key that says in what recipe.
+std::string precision_recipe(const MixedPrecisionConfig& c) {
+  return c.fp4 != Fp4Format::kNone || c.fp8_recipe == Fp8Recipe::kTensorwise
+             ? low_precision_setting(c)
+             : fmt::format("mixed_precision.fp8_recipe={}", config::to_string(c.fp8_recipe));
+}
+
+/// What LibTorch's scaled products cannot do on any GPU.
 void check_gpu_precision(const Config& config, config::Violations& violations) {
   const MixedPrecisionConfig& c = config.mixed_precision;
-  if (c.fp4 != Fp4Format::kNone)
-    return violations.add(
-        "mixed_precision.fp4",
-        fmt::format("mixed_precision.fp4={} is computed on CPUs only", config::to_string(c.fp4)),
-        "device=cpu");
-  if (c.fp8_recipe == Fp8Recipe::kMxfp8)
-    violations.add("mixed_precision.fp8_recipe",
-                   fmt::format("mixed_precision.fp8_recipe={} is computed on CPUs only",
-                               config::to_string(c.fp8_recipe)),
-                   "mixed_precision.fp8_recipe=tensorwise");
   if (config.dtype == Precision::kFp64)
-    violations.add("dtype",
-                   fmt::format("dtype=fp64 with mixed_precision.fp8={} is computed on CPUs only",
-                               config::to_string(c.fp8)),
-                   "dtype=fp32");
+    violations.add(
+        "dtype",
+        fmt::format("dtype=fp64 with {} is computed on CPUs only", low_precision_setting(c)),
+        "dtype=fp32");
   if (config.ddp.fp8_param_gather)
-    violations.add("ddp.fp8_param_gather", "ddp.fp8_param_gather=true works on CPUs only",
+    violations.add("ddp.fp8_param_gather",
+                   "ddp.fp8_param_gather=true works on CPUs only: ranks with GPUs gather weights "
+                   "in dtype",
                    "ddp.fp8_param_gather=false");
 }
 
@@ -237,7 +245,8 @@ void check_precision(const Config& config, config::Violations& violations) {
 
 namespace {
 
-nn::StochasticGradients stochastic_gradients(const nn::Param& param, uint64_t seed) {
+nn::StochasticGradients stochastic_gradients(const nn::Param& param, uint64_t seed,
+                                             at::Device device) {
   nn::StochasticGradients s{
       .input_key = Stream(seed, "rounding for the input of " + param.name()).key(),
       .weight_key = Stream(seed, "rounding for the weight " + param.name()).key()};
@@ -247,46 +256,75 @@ nn::StochasticGradients stochastic_gradients(const nn::Param& param, uint64_t se
   for (const nn::LocalBox& box : nn::local_boxes(param.spec(), param.where()))
     for (int64_t i = 0; i < box.size[dim]; ++i)
       s.features[static_cast<size_t>(box.local[dim] + i)] = box.global[dim] + i;
+  if (device.is_cuda()) s.device_features = nn::to_device(at::tensor(s.features), device);
   return s;
 }
 
-/// The first compute capability with products in FP8; those whose major number is kHopper have
-/// products with scales of blocks.
-constexpr int kFp8Capability = 89, kHopper = 9;
+/// The compute capabilities with products in a recipe.
+struct GpuNeed {
+  int first = 0, last = 0;
+  const char *versions = "", *examples = "";
+};
+constexpr int kAnyLater = 1 << 20;
+constexpr GpuNeed kFp8Need = {89, kAnyLater, "8.9 or later", "an L40S or H100"},
+                  kBlocksNeed = {90, 99, "9.x", "an H100 or H200"},
+                  kTilesNeed = {100, kAnyLater, "10.0 or later", "a B200 or B300"};
 
-void check_gpu(const Config& config, at::Device device) {
-  if (!kernels::built_with_cuda()) return; // a device of tests
+bool scales_in_tiles(const MixedPrecisionConfig& c) {
+  return nn::scaled_product_size(low_precision(c).x) !=
+         nn::scaled_product_size(kernels::QuantRecipe::kTensorwiseE4m3);
+}
+
+/// What to set in place of the recipe where a GPU has products in FP8 with one scale per tensor, or
+/// none.
+std::string plainer_precision(const Config& config, bool fp8) {
   const MixedPrecisionConfig& c = config.mixed_precision;
-  const int has = kernels::gpu_capability(device.index());
-  if (has < kFp8Capability)
-    raise<ConfigError>("mixed_precision.fp8={} needs a GPU of compute capability 8.9 or later, "
-                       "such as an L40S or H100, and {} has {}.{}\n  try: mixed_precision.fp8=none",
-                       config::to_string(c.fp8), kernels::gpu_name(device.index()), has / 10,
-                       has % 10);
-  if (c.fp8_recipe == Fp8Recipe::kBlockwise && has / 10 != kHopper)
-    raise<ConfigError>("mixed_precision.fp8_recipe=blockwise needs a GPU of compute capability "
-                       "9.0, such as an H100 or H200, and {} has {}.{}\n  try: "
-                       "mixed_precision.fp8_recipe=tensorwise",
-                       kernels::gpu_name(device.index()), has / 10, has % 10);
+  if (c.recipe != PrecisionRecipe::kNone) {
+    using enum PrecisionRecipe;
+    const bool half = config.dtype == Precision::kFp16;
+    return fmt::format("mixed_precision.recipe={}",
+                       config::to_string(fp8    ? half ? kFp16Fp8Tensorwise : kBf16Fp8Tensorwise
+                                         : half ? PrecisionRecipe::kFp16
+                                                : PrecisionRecipe::kBf16));
+  }
+  if (c.fp4 != Fp4Format::kNone)
+    return std::string("mixed_precision.fp4=none") + (fp8 ? " mixed_precision.fp8=hybrid" : "") +
+           (fp8 && c.fp8_recipe != Fp8Recipe::kTensorwise ? " mixed_precision.fp8_recipe=tensorwise"
+                                                          : "");
+  return fp8 ? "mixed_precision.fp8_recipe=tensorwise" : "mixed_precision.fp8=none";
 }
 
 /// The last two dimensions of a rank's part of a weight.
 void check_scaled_products(const nn::Param& param, const Config& config) {
   const std::vector<int64_t>& shape = param.shape();
+  const int64_t multiple = nn::scaled_product_size(low_precision(config.mixed_precision).weight);
   for (size_t dim = shape.size() - 2; dim < shape.size(); ++dim)
-    if (shape[dim] % nn::kScaledProductSize != 0)
-      raise<ConfigError>("with mixed_precision.fp8={}, GPUs need weights whose rows and columns "
-                         "are multiples of {}, but {} has the shape [{}] on this rank\n  try: "
-                         "mixed_precision.fp8=none",
-                         config::to_string(config.mixed_precision.fp8), nn::kScaledProductSize,
-                         param.name(), fmt::join(shape, ", "));
+    if (shape[dim] % multiple != 0)
+      raise<ConfigError>("with {}, GPUs need weights whose rows and columns are multiples of {}, "
+                         "but {} has the shape [{}] on this rank\n  try: {}",
+                         precision_recipe(config.mixed_precision), multiple, param.name(),
+                         fmt::join(shape, ", "), plainer_precision(config, false));
 }
 
 } // namespace
 
+void check_gpu_capability(const Config& config, int capability, std::string_view gpu) {
+  const MixedPrecisionConfig& c = config.mixed_precision;
+  const bool blocks = c.fp4 == Fp4Format::kNone && c.fp8_recipe == Fp8Recipe::kBlockwise,
+             fp8 = capability >= kFp8Need.first;
+  const GpuNeed& need = scales_in_tiles(c) ? kTilesNeed : blocks && fp8 ? kBlocksNeed : kFp8Need;
+  if (capability >= need.first && capability <= need.last) return;
+  raise<ConfigError>(
+      "{} needs a GPU of compute capability {}, such as {}, and {} has {}.{}\n  try: {}",
+      &need == &kFp8Need ? low_precision_setting(c) : precision_recipe(c), need.versions,
+      need.examples, gpu, capability / 10, capability % 10, plainer_precision(config, fp8));
+}
+
 void plan_precision(nn::ParamList& params, const Config& config, at::Device device) {
   if (!config.mixed_precision.low_precision()) return;
-  if (device.is_cuda()) check_gpu(config, device);
+  if (device.is_cuda() && kernels::built_with_cuda()) // else a device of tests
+    check_gpu_capability(config, kernels::gpu_capability(device.index()),
+                         kernels::gpu_name(device.index()));
   const std::vector<bool> quantised = quantised_segments(config);
   for (nn::Param& param : params) {
     if (!param.linear || !quantised[static_cast<size_t>(param.segments().front())]) continue;
@@ -294,7 +332,7 @@ void plan_precision(nn::ParamList& params, const Config& config, at::Device devi
     param.low_precision->scaled_products = device.is_cuda();
     if (device.is_cuda()) check_scaled_products(param, config);
     if (config.mixed_precision.fp4 != Fp4Format::kNone)
-      param.low_precision->stochastic = stochastic_gradients(param, config.seed);
+      param.low_precision->stochastic = stochastic_gradients(param, config.seed, device);
   }
 }
 

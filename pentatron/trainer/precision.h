@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pentatron/nn/param.h"
@@ -16,8 +17,11 @@ void apply_recipe(PrecisionRecipe recipe, Config& config);
 /// Adds violations for settings that cannot be combined with low precision.
 void check_precision(const Config& config, config::Violations& violations);
 
+/// Throws ConfigError where a GPU of this compute capability (89 is 8.9) lacks the products.
+void check_gpu_capability(const Config& config, int capability, std::string_view gpu);
+
 /// Sets for every parameter how its products on `device` are computed. Call it before the first
-/// pass. Throws ConfigError where a GPU, or the shape of a weight, does not allow products in FP8.
+/// pass. Throws ConfigError where a GPU, or the shape of a weight, does not allow these products.
 void plan_precision(nn::ParamList& params, const Config& config, at::Device device);
 
 /// By segment: whether its products are in low precision.

@@ -6,8 +6,9 @@ import re
 from part import Part
 from suites import run_on_gpu, run_tests
 
-OPERATORS = ["Activation*", "AdamW*", "Cast*", "Control*", "*CrossEntropy*", "Dropout*", "Embedding*", "FindNonfinite*", "Fp8*", "Lion*", "Norm*",
-             "Rope*-RopeFrequencies*", "Scale*", "Sgd*", "SumOfSquares*-SumOfSquares.EveryEntryAndThreadCountGiveTheSameBits", "SumRows*", "Zero*"]
+OPERATORS = ["Activation*", "AdamW*", "Cast*", "Control*", "*CrossEntropy*", "Dropout*", "Embedding*", "FindNonfinite*", "Fp8*", "Hadamard*", "Lion*", "Norm*",
+             "Rope*-RopeFrequencies*", "RoundByChance*", "Scale*", "Sgd*", "SumOfSquares*-SumOfSquares.EveryEntryAndThreadCountGiveTheSameBits", "SumRows*", "TiledBlocks*",
+             "Zero*"]
 
 
 def main():

@@ -83,7 +83,12 @@ def runs_of(part, name, dtype, steps):
         free = "deterministic=false"
         runs.insert(1, own("pentatron, " + free, free))
         runs.insert(3, own("pentatron, FP8, " + free, free, "mixed_precision.fp8=hybrid"))
-        runs.insert(4, own("pentatron, FP8 in blocks, " + free, free, "mixed_precision.fp8=e4m3", "mixed_precision.fp8_recipe=blockwise"))
+        capability = int(part.results["machine"].get("compute_capability", "0.0").split(".")[0])
+        blocks = {9: ("FP8 in blocks", "blockwise")}.get(capability, ("MXFP8", "mxfp8") if capability >= 10 else None)
+        if blocks:
+            runs.insert(4, own(f"pentatron, {blocks[0]}, {free}", free, "mixed_precision.fp8=e4m3", "mixed_precision.fp8_recipe=" + blocks[1]))
+        if capability >= 10:
+            runs.insert(5, own("pentatron, NVFP4, " + free, free, "mixed_precision.fp4=e2m1"))
         runs.append(peer("PyTorch, compiled, cuDNN's attention", "compiled", "cudnn"))
     if importlib.util.find_spec("transformers") is not None:
         runs.append(peer("transformers, compiled", "compiled", "transformers"))

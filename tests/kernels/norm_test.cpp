@@ -200,8 +200,8 @@ TEST(NormSimd, OfLongRowsEqualsTheReference) {
     for (const NormKind kind : kNormKinds)
       for (const auto& [cols, rows] :
            {std::pair<int64_t, int64_t>{520, 35}, {1025, 3}, {2048, 17}, {4104, 2}, {16392, 1}}) {
-        // The deal of rows is that of the sizes, so narrow types do the small ones only.
-        if (dtype != DType::kFloat32 && rows * cols > 10000) continue;
+        // Narrow types do rows in scalars, in packs, and those that are read again: few of each.
+        if (dtype != DType::kFloat32 && rows > 3) continue;
         compare_entries({.kind = kind,
                          .dtype = dtype,
                          .rows = rows,

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "pentatron/kernels/quantize/quantize.h"
+#include "pentatron/nn/context.h"
 #include "pentatron/nn/ops/ops.h"
 #include "pentatron/nn/ops/rows.h"
+#include "pentatron/nn/ops/scaled_products.h"
 #include "pentatron/nn/param_store.h"
 
 namespace pentatron::nn {
@@ -198,19 +200,37 @@ TEST(LowPrecision, OfNoTokensIsNothing) {
   EXPECT_EQ(weight.main_grad().abs().sum().item<double>(), 0);
 }
 
+/// NVFP4 as it is trained, whose random numbers have addresses.
+const LowPrecision kNvfp4Way = {.x = QuantRecipe::kNvfp4,
+                                .weight = QuantRecipe::kNvfp4Square,
+                                .dy = QuantRecipe::kNvfp4,
+                                .stochastic =
+                                    StochasticGradients{.input_key = {3, 4}, .weight_key = {5, 6}},
+                                .hadamard = true};
+
 struct ScaledWay {
-  size_t way; ///< of kWays
-  bool delayed;
+  const LowPrecision& how;
+  bool delayed = false;
 };
-constexpr ScaledWay kScaledWays[] = {{0, false}, {0, true}, {1, false}};
+const ScaledWay kScaledWays[] = {{kWays[0]}, {kWays[0], true}, {kWays[1]}, {kWays[2]}, {kNvfp4Way}};
+
+/// The addresses of some tokens, in whose place a microbatch would have its own.
+Microbatch addressed_microbatch(int64_t tokens) {
+  Microbatch batch;
+  batch.layouts.push_back(SequenceLayout::dense(1, std::max<int64_t>(tokens, 1), {77}, at::kCPU));
+  return batch;
+}
 
 /// What a GPU computes, by LibTorch's scaled products for CPUs, with scales of blocks by those of
 /// the values: the products of the same codes.
 TEST(ScaledProducts, AreThoseOfTheQuantisedValues) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
     for (const int64_t tokens : {70, 135, 16, 1, 0})
-      for (const auto [way, delayed] : kScaledWays) {
+      for (const auto& [how, delayed] : kScaledWays) {
         const int64_t in = 208, out = 144;
+        const Microbatch batch = addressed_microbatch(tokens);
+        GradientRows rows;
+        rows.set(batch);
         std::vector<at::Tensor> results[2];
         std::array<float, kNumOperands> seen[2]{};
         for (const bool scaled : {false, true}) {
@@ -221,8 +241,14 @@ TEST(ScaledProducts, AreThoseOfTheQuantisedValues) {
           Param& bias = params.add({.name = "b", .shape = {out}}, Init::normal(0.5), type, {});
           ResidentStore store(params, at::kCPU);
           for (Param& param : params) param.initialize(7);
-          weight.low_precision = kWays[way];
+          weight.low_precision = how;
           weight.low_precision->scaled_products = scaled;
+          if (how.stochastic) {
+            weight.low_precision->stochastic->rows = &rows;
+            // Two parts that do not begin at a multiple of eight.
+            for (int64_t c = 0; c < out; ++c)
+              weight.low_precision->stochastic->features.push_back(c < 72 ? c + 3 : c + 501);
+          }
           AmaxHistory history({.length = 4});
           history.set_entries({{{.used = 2.5f}, {.used = 0.0f}, {.used = 1e-3f}}});
           if (delayed) weight.low_precision->delayed = &history;
@@ -248,14 +274,15 @@ TEST(ScaledProducts, AreThoseOfTheQuantisedValues) {
                            given = results[1][i].to(at::kDouble);
           EXPECT_LE((given - expected).norm().item<double>(),
                     (type == at::kFloat ? 1e-6 : 4e-3) * expected.norm().item<double>())
-              << i << ' ' << type << ' ' << tokens << " tokens, way " << way;
+              << i << ' ' << type << ' ' << tokens << " tokens, " << kernels::traits(how.x).name
+              << (delayed ? ", delayed" : "");
         }
       }
 }
 
 /// The experts of a layer, one of which has no tokens.
 TEST(ScaledProducts, OfExperts) {
-  for (const size_t way : {0, 1}) {
+  for (const LowPrecision& how : {kWays[0], kWays[1], kWays[2], kNvfp4Way}) {
     std::vector<at::Tensor> results[2];
     for (const bool scaled : {false, true}) {
       at::manual_seed(3);
@@ -264,7 +291,7 @@ TEST(ScaledProducts, OfExperts) {
           params.add({.name = "w", .shape = {3, 32, 48}}, Init::normal(0.5), at::kFloat, {});
       ResidentStore store(params, at::kCPU);
       weight.initialize(7);
-      weight.low_precision = kWays[way];
+      weight.low_precision = how;
       weight.low_precision->scaled_products = scaled;
       WgradQueue queue;
       const ForwardContext ctx{.wgrad = &queue, .differentiated = true};
@@ -278,8 +305,51 @@ TEST(ScaledProducts, OfExperts) {
     for (size_t i = 0; i < results[0].size(); ++i)
       EXPECT_LE((results[1][i] - results[0][i]).norm().item<double>(),
                 1e-6 * results[0][i].norm().item<double>())
-          << i << " way " << way;
+          << i << ' ' << kernels::traits(how.x).name;
   }
+}
+
+/// Codes that GPUs multiply are those of the recipe, of operands in both orders: their values are
+/// the values of the CPU, to the bit but for the scale of the tensor, which rounds.
+TEST(ScaledProducts, HaveTheCodesOfTheCpu) {
+  const int64_t rows = 64, cols = 96;
+  at::manual_seed(4);
+  const at::Tensor x = at::randn({rows, cols}) * at::randn({rows, 1}).exp();
+  for (const bool along_rows : {false, true})
+    for (const QuantRecipe recipe :
+         {QuantRecipe::kMxfp8, QuantRecipe::kNvfp4, QuantRecipe::kNvfp4Square}) {
+      const LowPrecision how = {.x = recipe, .weight = recipe, .dy = recipe};
+      const QuantizedValues codes = scaled_codes(x, Operand::kInput, how, along_rows, rows),
+                            values = quantized_values(x, recipe, along_rows);
+      EXPECT_EQ(codes.device_scale.dim(), 1);
+      // The product with 1 has one number in each sum.
+      const at::Tensor one = at::eye(along_rows ? rows : cols);
+      const QuantizedValues unit = scaled_codes(one, Operand::kInput, how, false, one.size(0));
+      const at::Tensor product = at::empty({along_rows ? cols : rows, one.size(0)});
+      scaled_product_into(product, codes, unit, {}, true);
+      const at::Tensor expected =
+          (along_rows ? values.values.t() : values.values).to(at::kDouble) * values.scale;
+      const double error = (product.to(at::kDouble) - expected).abs().max().item<double>();
+      const bool exact = recipe == QuantRecipe::kMxfp8;
+      EXPECT_LE(error, exact ? 0 : 1e-6 * expected.abs().max().item<double>())
+          << kernels::traits(recipe).name << along_rows;
+      EXPECT_GT(expected.abs().max().item<double>(), 1);
+    }
+}
+
+TEST(GradientRows, AreTheSameOnADevice) {
+  const Microbatch batch = addressed_microbatch(40);
+  GradientRows rows;
+  const auto expect_same = [&](int64_t count, int64_t filled) {
+    std::vector<int64_t> expected = rows.ids(count);
+    while (std::ssize(expected) < filled) expected.push_back(expected.back() + 1);
+    EXPECT_TRUE(at::equal(rows.device_ids(count, filled, at::kCPU), at::tensor(expected))) << count;
+  };
+  expect_same(24, 32); // numbered
+  rows.set(batch);
+  EXPECT_GT(rows.ids(40)[0], int64_t{77} << 20);
+  for (const auto& [count, filled] : {std::pair(40, 40), std::pair(40, 48), std::pair(7, 16)})
+    expect_same(count, filled);
 }
 
 } // namespace

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "pentatron/base/error.h"
@@ -144,6 +147,107 @@ TEST(ShardSpec, OneReplicaCounts) {
   EXPECT_TRUE(partial_ranges(norm, on_tp(0, 2), "tp").empty());
   EXPECT_EQ(partial_ranges(norm, on_tp(0, 2), "dp"), (std::vector<FlatRange>{{0, 4}}));
   EXPECT_EQ(norm.placement("dp").kind, Placement::Kind::kPartial);
+}
+
+/// Of the elements of a rank's tensor, flattened, where they are in the true one; -1: padding.
+std::vector<int64_t> positions(const ShardSpec& spec, const Coordinates& where) {
+  const std::vector<int64_t> shape = local_shape(spec, where);
+  int64_t n = 1;
+  for (const int64_t extent : shape) n *= extent;
+  std::vector<int64_t> found(static_cast<size_t>(n), -1);
+  for (const LocalBox& box : local_boxes(spec, where)) {
+    int64_t count = 1;
+    for (const int64_t extent : box.size) count *= extent;
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t rest = i, local = 0, global = 0, local_step = 1, global_step = 1;
+      for (size_t d = shape.size(); d-- > 0;) {
+        const int64_t at = rest % box.size[d];
+        rest /= box.size[d];
+        local += (box.local[d] + at) * local_step;
+        global += (box.global[d] + at) * global_step;
+        local_step *= shape[d];
+        global_step *= spec.shape[d];
+      }
+      found[static_cast<size_t>(local)] = global;
+    }
+  }
+  return found;
+}
+
+TEST(GlobalRuns, AreWhereTheBoxesAre) {
+  const auto split = [](int dim) {
+    return std::map<std::string, Placement>{{"tp", Placement::shard(dim)}};
+  };
+  const std::vector<ShardSpec> specs = {
+      {.name = "norm", .shape = {7}},
+      {.name = "bias", .shape = {12}, .placements = split(0)},
+      {.name = "rows", .shape = {12, 5}, .placements = split(0)},
+      {.name = "columns", .shape = {5, 12}, .placements = split(1)},
+      {.name = "column", .shape = {5, 4}, .placements = split(1)},
+      {.name = "qkv",
+       .shape = {16, 6},
+       .parts = {{"q", 4, 2}, {"k", 2, 2, true}, {"v", 2, 2, true}},
+       .placements = split(0)},
+      {.name = "vocab", .shape = {14, 3}, .shard_multiple = 4, .placements = split(0)},
+      {.name = "experts",
+       .shape = {3, 8, 6},
+       .parts = {{"gate", 4, 1}, {"up", 4, 1}},
+       .parts_dim = 1,
+       .stacked_dims = 1,
+       .placements = split(1)},
+      {.name = "down", .shape = {3, 6, 4}, .stacked_dims = 1, .placements = split(2)},
+      {.name = "own experts",
+       .shape = {4, 8, 6},
+       .parts = {{"gate", 4, 1}, {"up", 4, 1}},
+       .parts_dim = 1,
+       .stacked_dims = 1,
+       .placements = {{"ep", Placement::shard(0)}, {"tp", Placement::shard(1)}}},
+      {.name = "columns of parts",
+       .shape = {2, 4, 8},
+       .parts = {{"gate", 2, 1}, {"up", 2, 1}},
+       .parts_dim = 1,
+       .stacked_dims = 1,
+       .placements = split(2)},
+      {.name = "patches", .shape = {2, 3, 4, 5}, .placements = split(2)}};
+  for (const ShardSpec& spec : specs)
+    for (const int size : {1, 2, 4})
+      for (int rank = 0; rank < size; ++rank) {
+        const Coordinates where = {{"tp", {rank, size}}, {"ep", {1, 2}}};
+        const std::vector<int64_t> expected = positions(spec, where);
+        const auto n = static_cast<int64_t>(expected.size());
+        for (int64_t begin = 0; begin <= n; begin += n > 30 ? 5 : 1)
+          for (int64_t end = begin; end <= n; end += n > 30 ? 7 : 1) {
+            std::vector<int64_t> found(static_cast<size_t>(end - begin), -1);
+            for (const GlobalRuns& runs : global_runs(spec, where, {begin, end - begin})) {
+              ASSERT_GT(runs.count, 0);
+              for (int64_t run = 0; run < runs.count; ++run)
+                for (int64_t i = 0; i < runs.size; ++i) {
+                  int64_t& slot =
+                      found.at(static_cast<size_t>(runs.local + run * runs.local_step + i));
+                  ASSERT_EQ(slot, -1) << spec.name << ": twice";
+                  slot = runs.global + run * runs.global_step + i;
+                }
+            }
+            ASSERT_TRUE(std::equal(found.begin(), found.end(), expected.begin() + begin))
+                << spec.name << " " << rank << " of " << size << ", " << begin << " to " << end;
+          }
+      }
+}
+
+/// As few as a kernel for each wants: rows of a matrix are one, also those of all experts.
+TEST(GlobalRuns, AreFew) {
+  const ShardSpec columns{.name = "down",
+                          .shape = {3, 6, 4},
+                          .stacked_dims = 1,
+                          .placements = {{"tp", Placement::shard(2)}}};
+  const std::vector<GlobalRuns> runs = global_runs(columns, on_tp(1, 2), {0, 36});
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(
+      runs[0],
+      (GlobalRuns{
+          .local = 0, .global = 2, .size = 2, .count = 18, .local_step = 2, .global_step = 4}));
+  EXPECT_EQ(global_runs(columns, on_tp(1, 2), {1, 34}).size(), 3u);
+  EXPECT_EQ(global_runs({.name = "whole", .shape = {5, 7}}, {}, {3, 20}).size(), 1u);
 }
 
 } // namespace

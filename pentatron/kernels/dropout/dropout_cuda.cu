@@ -1,4 +1,5 @@
 #include "pentatron/kernels/common/device.cuh"
+#include "pentatron/kernels/common/philox.cuh"
 #include "pentatron/kernels/dropout/dropout_entries.h"
 
 namespace pentatron::kernels {
@@ -7,22 +8,11 @@ namespace {
 
 using namespace cuda;
 
-/// base/philox.h on the device: ten rounds in place.
-__device__ void philox(uint32_t (&c)[4], uint32_t k0, uint32_t k1) {
-  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-    const uint64_t p0 = uint64_t{0xD2511F53u} * c[0], p1 = uint64_t{0xCD9E8D57u} * c[2];
-    c[0] = static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0;
-    c[1] = static_cast<uint32_t>(p1);
-    c[2] = static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1;
-    c[3] = static_cast<uint32_t>(p0);
-  }
-}
-
 /// One thread a counter: four features that are 16 apart. `first_group` is the global index of the
 /// first group of 64.
 template <class T>
-__global__ void apply(Dropout a, uint2 key, uint64_t threshold, double scale, int64_t first_group,
-                      int64_t groups) {
+__global__ void dropout_kernel(Dropout a, uint2 key, uint64_t threshold, double scale,
+                               int64_t first_group, int64_t groups) {
   using A = acc_t<T>;
   const int64_t total = a.rows * groups * 16;
   for (int64_t u = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; u < total;
@@ -53,8 +43,9 @@ void DropoutCuda::run(const Dropout& a, const Context& context) {
   const int64_t groups = (a.feature_offset + a.cols - 1) / 64 - first_group + 1;
   const double scale = a.p < 1 ? 1 / (1 - a.p) : 0;
   visit_dtype(a.dtype, [&](auto t) {
-    launch("dropout", apply<decltype(t)>, stride_blocks(a.rows * groups * 16), 256, context, a,
-           make_uint2(a.key[0], a.key[1]), dropout_threshold(a.p), scale, first_group, groups);
+    launch("dropout", dropout_kernel<decltype(t)>, stride_blocks(a.rows * groups * 16), 256,
+           context, a, make_uint2(a.key[0], a.key[1]), dropout_threshold(a.p), scale, first_group,
+           groups);
   });
 }
 

@@ -42,7 +42,7 @@ template <class T, bool packs> __global__ void largest_of(RaiseAmax a) {
 
 /// Codes where the elements are.
 template <class T, bool e5m2, bool packs> __global__ void encode(Fp8Codes a) {
-  const float scale = encode_of(e5m2 ? 57344.0f : 448.0f, *a.amax);
+  const float scale = encode_scale(e5m2 ? 57344.0f : 448.0f, *a.amax);
   if (blockIdx.x == 0 && threadIdx.x == 0) *a.scale = 1 / scale;
   const auto* const x = static_cast<const T*>(a.x);
   const int64_t groups = (a.stride + kWidth - 1) / kWidth, all = a.rows * groups;
@@ -59,7 +59,7 @@ template <class T, bool e5m2, bool packs> __global__ void encode(Fp8Codes a) {
 template <class T, bool e5m2, bool packs> __global__ void encode_transposed(Fp8Codes a) {
   __shared__ uint32_t words_of_tile[kTileCols * kTilePitch / 4];
   auto* const tile = reinterpret_cast<uint8_t*>(words_of_tile);
-  const float scale = encode_of(e5m2 ? 57344.0f : 448.0f, *a.amax);
+  const float scale = encode_scale(e5m2 ? 57344.0f : 448.0f, *a.amax);
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *a.scale = 1 / scale;
   const auto* const x = static_cast<const T*>(a.x);
   const int64_t first_row = int64_t{blockIdx.x} * kTileRows,

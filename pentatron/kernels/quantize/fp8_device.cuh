@@ -1,10 +1,8 @@
 /// What the kernels of FP8 codes share. Included by .cu files only.
 #pragma once
 
-#include <cfloat>
-
 #include "pentatron/kernels/common/device.cuh"
-#include "pentatron/kernels/quantize/formats.h"
+#include "pentatron/kernels/quantize/recipe.h"
 
 namespace pentatron::kernels::cuda {
 
@@ -23,15 +21,9 @@ template <class A> __device__ float size_of(A x) {
   return float_of(bits_of(static_cast<float>(x)) & 0x7FFFFFFFu);
 }
 
-/// encode_scale() of recipe.h.
-__device__ inline float encode_of(float largest, float amax) {
-  if (amax == 0 || amax > FLT_MAX) return 1;
-  const float encode = largest / amax;
-  return encode > FLT_MAX ? FLT_MAX : encode;
-}
-/// The same, rounded down to a power of two: block_scale() of the blockwise recipes.
+/// encode_scale(), rounded down to a power of two: block_scale() of the blockwise recipes.
 __device__ inline float block_encode_of(float amax) {
-  return float_of(bits_of(encode_of(448.0f, amax)) & 0xFF800000u);
+  return float_of(bits_of(encode_scale(448.0f, amax)) & 0xFF800000u);
 }
 
 template <bool e5m2> __device__ uint8_t rounded_code(float x) {

@@ -17,4 +17,9 @@ struct HadamardAvx512 {
   static void run(const Hadamard& args, const Context& context);
 };
 
+/// Only in builds with PENTATRON_CUDA.
+struct HadamardCuda {
+  static void run(const Hadamard& args, const Context& context);
+};
+
 } // namespace pentatron::kernels

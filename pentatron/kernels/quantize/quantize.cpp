@@ -1,6 +1,7 @@
 #include "pentatron/kernels/quantize/quantize.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "pentatron/base/error.h"
 #include "pentatron/kernels/common/dispatch.h"
@@ -71,7 +72,8 @@ TensorScale scale_tensor(const Quantize& a) {
   TensorScale result;
   if (recipe.tensorwise() || recipe.two_levels()) {
     const float amax = a.amax != nullptr ? *a.amax : largest_size(a.dtype, a.rows * a.cols, a.x);
-    result.encode = encode_scale(recipe.two_levels() ? 2688.0f : recipe.code.largest, amax);
+    result.encode =
+        encode_scale(recipe.two_levels() ? kLargestOfTwoLevels : recipe.code.largest, amax);
   }
   if (recipe.tensorwise()) {
     // Values are the codes: what the scale makes of them need not fit into bf16.

@@ -16,9 +16,8 @@
 #pragma once
 
 #include <array>
-#include <cmath>
+#include <cfloat>
 #include <cstdint>
-#include <limits>
 #include <string_view>
 
 #include "pentatron/kernels/quantize/formats.h"
@@ -72,32 +71,40 @@ struct BlockScale {
 };
 
 /// 2688 = 448 * 6 over amax, and what else a tensor-wide scale encodes with.
-inline float encode_scale(float largest, float amax) {
-  if (amax == 0 || std::isinf(amax)) return 1;
+PT_HOST_DEVICE inline float encode_scale(float largest, float amax) {
+  if (amax == 0 || amax > FLT_MAX) return 1;
   const float encode = largest / amax;
-  return std::isinf(encode) ? std::numeric_limits<float>::max() : encode;
+  return encode > FLT_MAX ? FLT_MAX : encode;
+}
+/// Of two levels: the largest e4m3 times the largest e2m1.
+inline constexpr float kLargestOfTwoLevels = 2688;
+
+PT_HOST_DEVICE inline BlockScale e8m0_scale(float amax) {
+  const auto bits = __builtin_bit_cast(uint32_t, amax * (1.0f / 448.0f));
+  uint32_t byte = bits >> 23;
+  if (amax > FLT_MAX)
+    byte = 254;
+  else if ((bits & 0x7FFFFFu) != 0 && bits > 0x00400000u) // above 2^-127
+    ++byte;
+  const int exponent = static_cast<int>(byte) - 127;
+  return {power_of_two(-exponent), power_of_two(exponent), static_cast<uint8_t>(byte)};
+}
+
+/// `tensor` is the encode scale of the whole tensor.
+PT_HOST_DEVICE inline BlockScale e4m3_scale(float amax, float tensor) {
+  constexpr CodeFormat format = kE4M3;
+  const float d = rounded_to(format, amax * (tensor * (1.0f / 6.0f)));
+  const float encode = 1.0f / (d * (1.0f / tensor));
+  return {encode > FLT_MAX ? FLT_MAX : encode, d, code_of(format, d)};
 }
 
 /// `tensor` is the encode scale of the whole tensor, for two levels.
 inline BlockScale block_scale(const RecipeTraits& recipe, float amax, float tensor) {
   switch (recipe.scale) {
-  case ScaleFormat::kE8M0: {
-    const float v = amax * (1.0f / 448.0f);
-    const uint32_t bits = std::bit_cast<uint32_t>(v);
-    uint32_t byte = bits >> 23;
-    if (std::isinf(amax))
-      byte = 254;
-    else if ((bits & 0x7FFFFFu) != 0 && bits > 0x00400000u) // above 2^-127
-      ++byte;
-    const int exponent = static_cast<int>(byte) - 127;
-    return {power_of_two(-exponent), power_of_two(exponent), static_cast<uint8_t>(byte)};
-  }
-  case ScaleFormat::kE4M3: {
-    const float d = rounded_to(kE4M3, amax * (tensor * (1.0f / 6.0f)));
-    const float encode = 1.0f / (d * (1.0f / tensor));
-    return {encode > std::numeric_limits<float>::max() ? std::numeric_limits<float>::max() : encode,
-            d, code_of(kE4M3, d)};
-  }
+  case ScaleFormat::kE8M0:
+    return e8m0_scale(amax);
+  case ScaleFormat::kE4M3:
+    return e4m3_scale(amax, tensor);
   case ScaleFormat::kPowerOfTwo: {
     const float encode = std::bit_cast<float>(
         std::bit_cast<uint32_t>(encode_scale(recipe.code.largest, amax)) & 0xFF800000u);

@@ -31,20 +31,25 @@ inline uint32_t random_bits_of(const Stochastic& s, int64_t row, int64_t col) {
   return c % 2 == 0 ? word & 0xFFFFu : word >> 16;
 }
 
-/// A uniform number of (row, col) in (0, 1), in steps of 2^-16.
+/// A uniform number in (0, 1), in steps of 2^-16, of 16 random bits.
+PT_HOST_DEVICE inline float uniform_of_bits(uint32_t bits) {
+  return (static_cast<float>(bits) + 0.5f) * 0x1p-16f;
+}
+/// That of (row, col).
 inline float uniform_of(const Stochastic& s, int64_t row, int64_t col) {
-  return (static_cast<float>(random_bits_of(s, row, col)) + 0.5f) * 0x1p-16f;
+  return uniform_of_bits(random_bits_of(s, row, col));
 }
 
 /// One of the two numbers of the format around x, the upper with the share of the way to it;
 /// `uniform` decides. Beyond the largest: the largest.
-inline float rounded_stochastically(const CodeFormat& format, float x, float uniform) {
+PT_HOST_DEVICE inline float rounded_stochastically(const CodeFormat& format, float x,
+                                                   float uniform) {
   const float size = x < 0 ? -x : x;
   if (!(size < format.largest)) return rounded_to(format, x);
   const uint32_t least = static_cast<uint32_t>(format.min_exponent() + 127) << 23;
-  const uint32_t exponent = std::bit_cast<uint32_t>(size) & 0x7F800000u;
-  const float step =
-      std::bit_cast<float>(exponent > least ? exponent : least) * power_of_two(-format.mantissa);
+  const uint32_t exponent = __builtin_bit_cast(uint32_t, size) & 0x7F800000u;
+  const float step = __builtin_bit_cast(float, exponent > least ? exponent : least) *
+                     power_of_two(-format.mantissa);
   const float ratio = size / step, below = static_cast<float>(static_cast<int>(ratio));
   const float result = (below + (ratio - below > uniform ? 1.0f : 0.0f)) * step;
   return x < 0 ? -result : result;

@@ -8,7 +8,7 @@ namespace {
 using namespace cuda;
 
 /// One thread an element; neighbours read neighbouring elements of the same rows.
-template <class T> __global__ void apply(SumRows a) {
+template <class T> __global__ void sum_rows_kernel(SumRows a) {
   const int64_t total = a.rows * a.cols;
   for (int64_t u = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; u < total;
        u += int64_t{gridDim.x} * blockDim.x) {
@@ -30,7 +30,8 @@ template <class T> __global__ void apply(SumRows a) {
 
 void SumRowsCuda::run(const SumRows& a, const Context& context) {
   visit_dtype(a.dtype, [&](auto t) {
-    launch("sum_rows", apply<decltype(t)>, stride_blocks(a.rows * a.cols), 256, context, a);
+    launch("sum_rows", sum_rows_kernel<decltype(t)>, stride_blocks(a.rows * a.cols), 256, context,
+           a);
   });
 }
 

@@ -57,9 +57,9 @@ std::vector<int64_t> row_addresses(const StochasticGradients& s, int64_t rows, i
 /// An operand of the products of a weight, as its recipe says.
 QuantizedValues quantized_operand(const at::Tensor& given, Operand operand, const LowPrecision& how,
                                   bool along_rows) {
-  if (how.scaled_products) return scaled_codes(given, operand, how, along_rows);
   const bool transformed = how.hadamard && along_rows && operand != Operand::kWeight;
   const at::Tensor x = transformed ? hadamard_of(given) : given;
+  if (how.scaled_products) return scaled_codes(x, operand, how, along_rows, given.size(0));
   if (how.stochastic && operand == Operand::kGradient) {
     const StochasticGradients& s = *how.stochastic;
     const std::vector<int64_t> rows = row_addresses(s, given.size(0), x.size(0));

@@ -1,10 +1,12 @@
-/// Products of FP8 codes by LibTorch (cuBLASLt on GPUs of compute capability 8.9 and later; with
-/// scales of blocks on those of 9.x): codes are multiplied with sums in fp32, and the sums, of
-/// blocks the sums over each block, are multiplied by both scales, which never leave the device.
+/// Products of FP8 and FP4 codes by LibTorch (cuBLASLt), with sums in fp32 that are multiplied by
+/// the scales of both operands, which never leave the device; of blocks each block's sum is. On
+/// GPUs of compute capability 8.9 and later; with the scales of blocks of 128 on those of 9.x, in
+/// MXFP8 and NVFP4 on those of 10.0 and later.
 ///
-/// Sizes: all but the number of tokens are multiples of 16; tokens that a product sums over are
-/// filled up with zeros, and where tokens have scales their number is filled up to a multiple of 4.
-/// On CPUs, for tests, products with scales of blocks are those of the values in fp32.
+/// Sizes: all but the number of tokens are multiples of scaled_product_size(); tokens that a
+/// product sums over are filled up with zeros, and where tokens have scales of blocks of 128 their
+/// number is filled up to a multiple of 4. On CPUs, for tests, products with scales of blocks are
+/// those of the values in fp32.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +16,15 @@
 
 namespace pentatron::nn {
 
-/// Of sizes that a scaled product sums over.
-inline constexpr int64_t kScaledProductSize = 16;
+/// What the sizes that scaled products of operands in this recipe sum over are multiples of.
+int64_t scaled_product_size(kernels::QuantRecipe recipe);
 
-/// The codes of x [rows, cols]: [rows, cols], with scales of blocks [rows filled up, cols], or
-/// along rows [cols, rows filled up]. With delayed scales the history's scale is used and it sees
-/// x.
+/// The codes of x [rows, cols]: [rows, cols], with the scales of blocks of 128 [rows filled up,
+/// cols], or along rows [cols, rows filled up]. With delayed scales the history's scale is used and
+/// it sees x. `tokens`: the rows of x that are not there because it was transformed
+/// (kernels/quantize/hadamard.h).
 QuantizedValues scaled_codes(const at::Tensor& x, Operand operand, const LowPrecision& how,
-                             bool along_rows);
+                             bool along_rows, int64_t tokens);
 
 /// Raises what the history has seen of the operand, if it wants to.
 void see_on_device(const at::Tensor& x, Operand operand, const LowPrecision& how);

@@ -22,6 +22,7 @@ void zero(const ZeroArgs& args, const Context& context) {
 
 #define optimizer_cuda emulated_optimizer
 #include "pentatron/kernels/optimizer/buffer.cpp"
+#include "pentatron/kernels/optimizer/narrow.cpp"
 #include "pentatron/kernels/optimizer/optimizer.cpp"
 #undef optimizer_cuda
 #ifndef PENTATRON_TESTS_ON_GPU
