@@ -33,9 +33,13 @@ namespace fs = std::filesystem;
 /// State that only a training run has; folders of converted weights lack it.
 constexpr const char* kOptimizerSteps = "optimizer_steps";
 
+bool is_mean_of_squares(const StatePiece& piece) {
+  return piece.name.ends_with("/exp_avg_sq");
+}
+
 /// Whether it is state of the optimizer that another type holds as well, if less exactly.
 bool is_mean(const StatePiece& piece) {
-  return piece.name.ends_with("/exp_avg") || piece.name.ends_with("/exp_avg_sq") ||
+  return piece.name.ends_with("/exp_avg") || is_mean_of_squares(piece) ||
          piece.name.ends_with("/momentum_buffer");
 }
 
@@ -334,7 +338,7 @@ optim::StateBounds::Bounds state_bounds(const Json& state, const std::string& wh
 }
 
 /// Pieces of means that lie in another type than the run keeps them in, where one of the types has
-/// scales: they are read as what they stand for.
+/// scales: they are read as what they stand for. FP8 holds the roots of squares.
 class RescaledMeans {
  public:
   RescaledMeans(const CheckpointReader& reader, std::vector<StatePiece>& state,
@@ -345,7 +349,7 @@ class RescaledMeans {
       const at::ScalarType stored = scalar_type(reader.info(piece.name).dtype);
       const at::ScalarType kept = piece.data.scalar_type();
       if (stored == kept || (!optim::is_scaled(stored) && !optim::is_scaled(kept))) continue;
-      means_.push_back({piece.name, piece.data, {}, stored});
+      means_.push_back({piece.name, piece.data, {}, stored, is_mean_of_squares(piece)});
       piece.data = at::empty(piece.data.sizes(), piece.data.options().dtype(at::kFloat));
       means_.back().read = piece.data;
     }
@@ -355,8 +359,9 @@ class RescaledMeans {
   void finish(optim::Optimizer& optimizer) {
     optim::StateBounds::Bounds own;
     for (Mean& mean : means_) {
-      const double scale = optim::state_scale(bound_of(mean.name), mean.stored);
-      mean.read = optim::widened(mean.read, scale, at::kFloat);
+      const bool root = optim::stores_root(mean.stored, mean.squared);
+      const double scale = optim::state_scale(bound_of(mean.name), mean.stored, root);
+      mean.read = optim::widened(mean.read, scale, at::kFloat, root);
       double& largest = own[mean.name];
       if (mean.read.numel() > 0) largest = std::max(largest, mean.read.abs().max().item<double>());
     }
@@ -366,9 +371,12 @@ class RescaledMeans {
         bounds_.emplace(name, largest);
       optimizer.set_bounds(bounds_);
     }
-    for (const Mean& mean : means_)
-      optim::store_narrow(mean.kept, mean.read,
-                          optim::state_scale(bound_of(mean.name), mean.kept.scalar_type()));
+    for (const Mean& mean : means_) {
+      const at::ScalarType kept = mean.kept.scalar_type();
+      const bool root = optim::stores_root(kept, mean.squared);
+      optim::store_narrow(mean.kept, mean.read, optim::state_scale(bound_of(mean.name), kept, root),
+                          mean.squared);
+    }
   }
 
  private:
@@ -376,6 +384,7 @@ class RescaledMeans {
     std::string name;
     at::Tensor kept, read;
     at::ScalarType stored = at::kFloat;
+    bool squared = false;
   };
   double bound_of(const std::string& name) const {
     const auto found = bounds_.find(name);

@@ -12,6 +12,16 @@
 
 namespace pentatron::nn {
 
+/// Bytes for each element that a product in low precision makes beside its result; zeros: there is
+/// none.
+struct QuantisedBytes {
+  int64_t values = 0;      ///< of an operand, as it is multiplied
+  int64_t sum = 0;         ///< of the input's gradient, before it is rounded
+  int64_t transformed = 0; ///< of an operand of the weight's gradient, before it is quantised
+  int64_t product = 0;     ///< of the weight's gradient, before it is scaled and added
+  double shapes = 1;       ///< as many as a microbatch has, in which weights count once
+};
+
 /// The input of one rank's layer.
 struct LayerShape {
   int64_t tokens = 0;
@@ -31,6 +41,7 @@ struct LayerShape {
   bool gathers_tokens = false; ///< parallel.moe_token_dispatcher_type=allgather
   /// Context ranks pass on keys and values, or what they are made of where that is less.
   bool keys_travel = false;
+  QuantisedBytes quantised = {}; ///< of linear layers
 
   /// Tokens that a tensor rank routes to experts.
   int64_t own_tokens() const { return (tokens + tp - 1) / tp; }
@@ -71,6 +82,7 @@ struct Cost {
   int64_t saved_bytes = 0; ///< held from forward to backward, input of the segment included
   /// The most that backward of the MLP, and that of attention, holds beside what is still kept.
   int64_t mlp_working_bytes = 0, attention_working_bytes = 0;
+  int64_t mlp_weight_bytes = 0; ///< beside mlp_working_bytes, whatever the number of tokens
   std::array<int64_t, kNumParts> part_bytes = {}; ///< of saved_bytes, those that a part frees
   std::array<double, kNumParts> part_flops = {};  ///< of forward, those that it computes again
   CollectiveCost tp_all_reduce = {};
@@ -96,6 +108,7 @@ struct Cost {
     saved_bytes += other.saved_bytes;
     mlp_working_bytes = std::max(mlp_working_bytes, other.mlp_working_bytes);
     attention_working_bytes = std::max(attention_working_bytes, other.attention_working_bytes);
+    mlp_weight_bytes = std::max(mlp_weight_bytes, other.mlp_weight_bytes);
     for (size_t i = 0; i < kNumParts; ++i) {
       part_bytes[i] += other.part_bytes[i];
       part_flops[i] += other.part_flops[i];

@@ -127,6 +127,93 @@ std::vector<LocalBox> local_boxes(const ShardSpec& spec, const Coordinates& wher
 
 namespace {
 
+std::vector<int64_t> steps_of(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> steps(shape.size(), 1);
+  for (size_t dim = shape.size(); dim-- > 1;) steps[dim - 1] = steps[dim] * shape[dim];
+  return steps;
+}
+
+/// A dimension of a box, or several that are as one in both tensors.
+struct Extent {
+  int64_t size = 1, local_step = 1, global_step = 1;
+};
+
+/// Of a box, the last dimension first.
+std::vector<Extent> extents_of(const LocalBox& box, const std::vector<int64_t>& local_steps,
+                               const std::vector<int64_t>& global_steps) {
+  std::vector<Extent> extents = {{}};
+  for (size_t dim = box.size.size(); dim-- > 0;) {
+    Extent& inner = extents.back();
+    if (inner.size * inner.local_step == local_steps[dim] &&
+        inner.size * inner.global_step == global_steps[dim])
+      inner.size *= box.size[dim];
+    else
+      extents.push_back({box.size[dim], local_steps[dim], global_steps[dim]});
+  }
+  return extents;
+}
+
+/// Appends what lies in the range; `runs` are counted from the begin of the tensor.
+void append_inside(const GlobalRuns& runs, const FlatRange& range, std::vector<GlobalRuns>& found) {
+  const int64_t end = range.begin + range.size, step = runs.local_step;
+  // The runs [first, last) have elements of the range.
+  const int64_t before = range.begin - runs.local - runs.size, reach = end - runs.local;
+  int64_t first = before < 0 ? 0 : before / step + 1;
+  int64_t last = reach <= 0 ? 0 : std::min(runs.count, (reach - 1) / step + 1);
+  const auto append = [&](int64_t run, int64_t count) {
+    const int64_t begin = runs.local + run * step, cut = std::max<int64_t>(0, range.begin - begin);
+    found.push_back({.local = begin + cut - range.begin,
+                     .global = runs.global + run * runs.global_step + cut,
+                     .size = std::min(runs.size, end - begin) - cut,
+                     .count = count,
+                     .local_step = step,
+                     .global_step = runs.global_step});
+  };
+  if (first < last && runs.local + first * step < range.begin) append(first++, 1);
+  const bool cut_last = first < last && runs.local + (last - 1) * step + runs.size > end;
+  if (cut_last) --last;
+  if (first < last) append(first, last - first);
+  if (cut_last) append(last, 1);
+}
+
+} // namespace
+
+std::vector<GlobalRuns> global_runs(const ShardSpec& spec, const Coordinates& where,
+                                    const FlatRange& range) {
+  const std::vector<int64_t> local_steps = steps_of(local_shape(spec, where)),
+                             global_steps = steps_of(spec.shape);
+  std::vector<GlobalRuns> found;
+  for (const LocalBox& box : local_boxes(spec, where)) {
+    const std::vector<Extent> extents = extents_of(box, local_steps, global_steps);
+    GlobalRuns runs{
+        .size = extents[0].size, .local_step = extents[0].size, .global_step = extents[0].size};
+    for (size_t dim = 0; dim < box.size.size(); ++dim) {
+      runs.local += box.local[dim] * local_steps[dim];
+      runs.global += box.global[dim] * global_steps[dim];
+    }
+    if (extents.size() > 1) {
+      runs.count = extents[1].size;
+      runs.local_step = extents[1].local_step;
+      runs.global_step = extents[1].global_step;
+    }
+    int64_t outer = 1;
+    for (size_t k = 2; k < extents.size(); ++k) outer *= extents[k].size;
+    for (int64_t i = 0; i < outer; ++i) {
+      GlobalRuns own = runs;
+      int64_t rest = i;
+      for (size_t k = 2; k < extents.size(); ++k) {
+        own.local += rest % extents[k].size * extents[k].local_step;
+        own.global += rest % extents[k].size * extents[k].global_step;
+        rest /= extents[k].size;
+      }
+      if (own.size > 0) append_inside(own, range, found);
+    }
+  }
+  return found;
+}
+
+namespace {
+
 /// Rows of the rank's tensor that belong to parts held in groups, as flat ranges.
 std::vector<FlatRange> grouped_ranges(const ShardSpec& spec, const Coordinates& where) {
   std::vector<FlatRange> ranges;

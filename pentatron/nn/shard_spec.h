@@ -83,6 +83,20 @@ struct FlatRange {
   bool operator==(const FlatRange&) const = default;
 };
 
+/// Elements of a rank's tensor that are neighbours in the true tensor, too, both flattened: `count`
+/// runs of `size` elements.
+struct GlobalRuns {
+  int64_t local = 0;  ///< first element of the first run, from the first of the range
+  int64_t global = 0; ///< the same element in the true tensor
+  int64_t size = 0, count = 1;
+  int64_t local_step = 0, global_step = 0; ///< from run to run
+  bool operator==(const GlobalRuns&) const = default;
+};
+
+/// Where the elements of `range` of a rank's tensor are in the true tensor. Padding is in no run.
+std::vector<GlobalRuns> global_runs(const ShardSpec& spec, const Coordinates& where,
+                                    const FlatRange& range);
+
 /// What this rank counts in sums over all ranks (norms, parameter counts), so that every element is
 /// counted once: everything on rank 0 of every axis that does not shard the parameter, nothing on
 /// the others; of a part held in groups, rank 0 of each group. Padding is included. Ascending.

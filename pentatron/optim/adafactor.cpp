@@ -38,7 +38,8 @@ class Adafactor final : public Rule {
   std::vector<RuleState> state(at::ScalarType acc) const override {
     std::vector<RuleState> all;
     if (config_.adafactor_beta1 > 0)
-      all.push_back({"exp_avg", state_dtype(config_.exp_avg_dtype, acc)});
+      all.push_back(
+          {"exp_avg", state_dtype(config_.exp_avg_dtype, acc), {.decay = config_.adafactor_beta1}});
     if (factored_) {
       all.push_back({"exp_avg_sq_row", acc, {}, RuleState::Extent::kRows});
       all.push_back({"exp_avg_sq_col", acc, {}, RuleState::Extent::kColumns});

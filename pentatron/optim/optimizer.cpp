@@ -32,17 +32,6 @@ at::Tensor flat_like(const at::Tensor& values, at::ScalarType dtype) {
   return at::zeros(values.sizes(), values.options().dtype(dtype));
 }
 
-/// Calls `visit` for what pieces have of [begin, begin + size), counted from begin.
-template <class Visit>
-void for_each_overlap(const std::vector<nn::Piece>& pieces, int64_t begin, int64_t size,
-                      const Visit& visit) {
-  for (const nn::Piece& piece : pieces) {
-    const int64_t from = std::max(begin, piece.begin),
-                  to = std::min(begin + size, piece.begin + piece.size);
-    if (from < to) visit(piece, from - begin, to - from);
-  }
-}
-
 } // namespace
 
 namespace {
@@ -210,55 +199,6 @@ void Optimizer::make_reduced(State& state, const RuleState& what) const {
   }
 }
 
-std::vector<std::string> Optimizer::scaled_names() const {
-  std::vector<std::string> names;
-  for (const State& state : states_)
-    for (const RuleState& kept : state.kept)
-      for (const nn::Piece& piece : state.shard.shard.pieces)
-        if (is_scaled(kept.dtype)) names.push_back(piece.param->name() + "/" + kept.name);
-  return names;
-}
-
-void Optimizer::set_bounds(const StateBounds::Bounds& bounds) {
-  for (const auto& [name, bound] : bounds_.all()) {
-    const auto found = bounds.find(name);
-    bounds_.set(name, found == bounds.end() ? 0 : found->second);
-  }
-  next_bounds_ = bounds_;
-}
-
-StateBounds Optimizer::grown(double weight_decay, double grad_scale) const {
-  std::map<std::string, double> own;
-  for (const State& state : states_) {
-    const nn::Shard& shard = state.shard.shard;
-    for (const Run& run : state.runs)
-      for (const nn::Piece& piece : run.pieces) {
-        const auto most = [&](const at::Tensor& flat) {
-          return nn::host_value<double>(
-              flat.narrow(0, run.range.begin + piece.begin, piece.size).abs().max());
-        };
-        for (const RuleState& kept : state.kept) {
-          if (!is_scaled(kept.dtype) || piece.size == 0) continue;
-          double& largest = own[piece.param->name() + "/" + kept.name];
-          double here = most(shard.gradients) * grad_scale;
-          const double decay = weight_decay * run.factors.decay;
-          // Values are rounded, and a sum of two numbers too.
-          if (kept.growth.decayed && decay != 0) here += 1.01 * decay * most(shard.values);
-          largest = std::max(largest, here);
-        }
-      }
-  }
-  StateBounds next = bounds_;
-  const bool alone = planted("state_scales_of_one_rank");
-  const std::map<std::string, double> all = alone ? own : bounds_.largest(own);
-  const std::map<std::string, RuleState::Growth> growth = growth_of_states(config_);
-  for (const auto& [name, largest] : all) {
-    const RuleState::Growth& g = growth.at(name.substr(name.rfind('/') + 1));
-    next.set(name, g.decay * bounds_.of(name) + g.gain * (g.squared ? largest * largest : largest));
-  }
-  return next;
-}
-
 const Rule& Optimizer::rule_of(const nn::Param& param) {
   const std::string name = param.rule.empty() ? rule_name(config_, param.spec()) : param.rule;
   std::unique_ptr<Rule>& rule = rules_[name];
@@ -328,7 +268,7 @@ void Optimizer::step(double lr, double weight_decay, double grad_scale,
 
 bool Optimizer::can_queue() const {
   return bounds_.empty() && !averages() && std::ranges::all_of(states_, [](const State& state) {
-           return state.rule->takes_control();
+           return state.rule->takes_control() && std::ranges::none_of(state.kept, by_chance);
          });
 }
 
@@ -375,36 +315,6 @@ void Optimizer::scale(const ShardState& part, const Run& run, int64_t begin) con
                      part.master.narrow(0, from, to - from));
     }
   }
-}
-
-at::Tensor Optimizer::widen(const State& state, const Run& run, size_t kept, int64_t begin,
-                            const at::Tensor& stored) const {
-  const at::ScalarType acc = nn::acc_dtype(state.shard.shard.values.scalar_type());
-  const RuleState& what = state.kept[kept];
-  if (!is_scaled(what.dtype)) return stored.to(acc);
-  const at::Tensor wide = at::zeros(stored.sizes(), stored.options().dtype(acc));
-  for_each_overlap(
-      run.pieces, begin, stored.numel(), [&](const nn::Piece& piece, int64_t from, int64_t size) {
-        const double scale =
-            state_scale(bounds_.of(piece.param->name() + "/" + what.name), what.dtype);
-        wide.narrow(0, from, size).copy_(widened(stored.narrow(0, from, size), scale, acc));
-      });
-  return wide;
-}
-
-void Optimizer::narrow(const State& state, const Run& run, size_t kept, int64_t begin,
-                       const at::Tensor& stored, const at::Tensor& value) const {
-  const RuleState& what = state.kept[kept];
-  if (!is_scaled(what.dtype)) {
-    stored.copy_(value);
-    return;
-  }
-  for_each_overlap(
-      run.pieces, begin, stored.numel(), [&](const nn::Piece& piece, int64_t from, int64_t size) {
-        const double scale =
-            state_scale(next_bounds_.of(piece.param->name() + "/" + what.name), what.dtype);
-        store_narrow(stored.narrow(0, from, size), value.narrow(0, from, size), scale);
-      });
 }
 
 std::vector<Optimizer::Part> Optimizer::parts() const {
@@ -510,7 +420,8 @@ void Optimizer::step_part(const Part& p, const Hyperparameters& how, const Store
                                                       : stored.master,
                  .state = {}};
   for (size_t i = 0; i < state.kept.size(); ++i)
-    own.state.push_back(widen(state, run, i, p.begin, stored.state[i]));
+    own.state.push_back(widen(p, state.kept[i], stored.state[i]));
+  raise_squares(p, own.state);
   for (const nn::Piece& piece : own.shard.pieces) {
     const auto found = state.reduced.find(piece.param);
     if (found == state.reduced.end()) continue;
@@ -526,7 +437,7 @@ void Optimizer::step_part(const Part& p, const Hyperparameters& how, const Store
   scale(own, run, p.begin);
   for (size_t i = 0; i < state.kept.size(); ++i)
     if (!own.state[i].is_alias_of(stored.state[i]))
-      narrow(state, run, i, p.begin, stored.state[i], own.state[i]);
+      narrow(p, state.kept[i], how.step, stored.state[i], own.state[i]);
   if (stored.remainder.defined()) split_master(own.master, own.shard.values, stored.remainder);
   if (stored.average.defined()) stored.average.lerp_(own.master, 1 - config_.ema_decay);
 }

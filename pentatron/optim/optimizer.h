@@ -79,8 +79,8 @@ class Optimizer {
   /// `scaled`: master weights to be multiplied after the update, before the running mean.
   void step(double lr, double weight_decay, double grad_scale, const ScaledRanges& scaled = {});
 
-  /// Whether queue_step() can be called: not if a rule, a state with scales or the running mean of
-  /// the weights needs the host to know whether a step was made.
+  /// Whether queue_step() can be called: not if a rule, a state with scales or rounded by chance,
+  /// or the running mean of the weights needs the host to know whether a step was made.
   bool can_queue() const;
   /// A step of which only the device knows `control` [2] double: grad_scale, and 1, or 0 if
   /// nothing is to be updated. The same numbers as step() if that is called, or not.
@@ -153,11 +153,15 @@ class Optimizer {
   std::vector<std::string> scaled_names() const;
   /// The bounds after a step; keeps those before it.
   StateBounds grown(double weight_decay, double grad_scale) const;
-  /// A part of a stored state of a run, in the accumulate type.
-  at::Tensor widen(const State& state, const Run& run, size_t kept, int64_t begin,
-                   const at::Tensor& stored) const;
-  void narrow(const State& state, const Run& run, size_t kept, int64_t begin,
-              const at::Tensor& stored, const at::Tensor& value) const;
+  /// What a part has of the state `what`, in the accumulate type, and back in the type of the
+  /// state.
+  at::Tensor widen(const Part& part, const RuleState& what, const at::Tensor& stored) const;
+  void narrow(const Part& part, const RuleState& what, int64_t step, const at::Tensor& stored,
+              const at::Tensor& value) const;
+  /// A mean in FP8 that is rounded by chance may be its smallest number where it should be less.
+  /// So that this makes no large update, the mean of squares is raised to the square of that
+  /// number; in FP8 it is never less.
+  void raise_squares(const Part& part, const std::vector<at::Tensor>& states) const;
   std::vector<Run> runs_of(const State& state) const;
   void step_all(const std::function<Hyperparameters(const Run&)>& how) const;
   void step(const Part& part, const Hyperparameters& how, const Stored& stored) const;

@@ -22,8 +22,8 @@ constexpr auto enum_names(OptimizerKind) {
                     config::name(OptimizerKind::kAdafactor, "adafactor")};
 }
 
-/// In what an optimizer keeps running means; fp32 is fp64 in an fp64 run, fp8 is E4M3. fp16 and fp8
-/// numbers are multiplied by a power of two of their parameter (narrow_state.h).
+/// In what an optimizer keeps running means; fp32 is fp64 in an fp64 run, fp8 is E4M3. What the
+/// narrow types hold and how means are rounded is in narrow_state.h.
 enum class StateDtype : uint8_t { kFp32, kBf16, kFp16, kFp8 };
 constexpr auto enum_names(StateDtype) {
   return std::array{config::name(StateDtype::kFp32, "fp32"),
@@ -229,11 +229,12 @@ struct OptimizerConfig {
         field("exp_avg_dtype", &C::exp_avg_dtype,
               "data type in which the running mean of the gradient (momentum) is stored between "
               "steps; updates are computed in fp32; fp16 and fp8 (E4M3) are stored with one scale "
-              "per parameter")
+              "per parameter; means whose decay rate is too close to 1 for the type are rounded "
+              "stochastically")
             .on_resume(config::OnResume::kTold),
         field("exp_avg_sq_dtype", &C::exp_avg_sq_dtype,
               "AdamW: data type in which the running mean of the squared gradient is stored "
-              "between steps; updates are computed in fp32")
+              "between steps; updates are computed in fp32; fp8 stores the square root")
             .on_resume(config::OnResume::kTold),
         field("store_param_remainders", &C::store_param_remainders,
               "instead of a copy of the master weights, store the 16 bits of each fp32 master "
@@ -270,7 +271,6 @@ struct OptimizerConfig {
   void validate(config::Violations& violations, std::string_view path) const;
 
  private:
-  void check_decay(config::Violations& violations, std::string_view path) const;
   void check_clip(config::Violations& violations, std::string_view path) const;
   void check_scaled(config::Violations& violations, std::string_view path) const;
 };

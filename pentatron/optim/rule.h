@@ -23,8 +23,9 @@ namespace pentatron::optim {
 /// for each row or column of its matrices (matrix_grid.h).
 struct RuleState {
   enum class Extent : uint8_t { kElements, kRows, kColumns };
-  /// |state| stays below a bound that becomes decay * bound + gain * (the largest |gradient|, or
-  /// its square) in each step; of states that may be stored with a scale (narrow_state.h).
+  /// A running mean keeps `decay` of itself in each step. One that may be stored with a scale
+  /// (narrow_state.h) stays below a bound that becomes decay * bound + gain * (the largest
+  /// |gradient|, or its square).
   struct Growth {
     double decay = 0, gain = 0;
     bool squared = false;

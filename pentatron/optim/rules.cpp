@@ -6,6 +6,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/optim/matrix_grid.h"
+#include "pentatron/optim/narrow_state.h"
 
 namespace pentatron::optim {
 
@@ -71,6 +72,10 @@ void plan_rules(nn::ParamList& params, const OptimizerConfig& config) {
     param.rule = rule_name(config, param.spec());
     param.whole = make_rule(config, param.rule)->needs_whole();
   }
+}
+
+bool by_chance(const RuleState& state) {
+  return rounds_by_chance(state.growth.decay, state.dtype, state.growth.squared);
 }
 
 std::map<std::string, RuleState::Growth> growth_of_states(const OptimizerConfig& config) {

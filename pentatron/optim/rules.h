@@ -24,6 +24,9 @@ std::unique_ptr<Rule> make_adafactor_of_vectors(const OptimizerConfig& config);
 /// Lion (Chen et al. 2023, arXiv:2302.06675, algorithm 2), with decoupled weight decay.
 std::unique_ptr<Rule> make_lion(const OptimizerConfig& config);
 
+/// Whether a state is rounded by chance (narrow_state.h).
+bool by_chance(const RuleState& state);
+
 /// By name, of the states of all rules that a run with this configuration has on any rank.
 std::map<std::string, RuleState::Growth> growth_of_states(const OptimizerConfig& config);
 

@@ -135,7 +135,11 @@ TEST(RulesOfMatrices, GiveTheSameWithMatricesSplitOverRanks) {
   OptimizerConfig narrow;
   narrow.exp_avg_dtype = StateDtype::kFp8;
   narrow.exp_avg_sq_dtype = StateDtype::kFp16;
-  for (const OptimizerConfig& config : {adafactor, adamuon, normuon, narrow}) {
+  OptimizerConfig slow = narrow;
+  slow.adam_beta1 = 0.95;
+  slow.adam_beta2 = 0.999;
+  slow.exp_avg_sq_dtype = StateDtype::kFp8;
+  for (const OptimizerConfig& config : {adafactor, adamuon, normuon, narrow, slow}) {
     SCOPED_TRACE(config::to_string(config.optimizer));
     const auto one = trained(config, {});
     for (const int ranks : {2, 4})

@@ -349,10 +349,14 @@ TEST(QueuedSteps, AreRefusedByWhatNeedsTheHost) {
        {OptimizerConfig{.optimizer = OptimizerKind::kMuon},
         OptimizerConfig{.optimizer = OptimizerKind::kAdafactor}, OptimizerConfig{.ema_decay = 0.9},
         OptimizerConfig{.decoupled_weight_decay = false},
-        OptimizerConfig{.exp_avg_dtype = StateDtype::kFp8}}) {
+        OptimizerConfig{.exp_avg_dtype = StateDtype::kFp8},
+        OptimizerConfig{.adam_beta2 = 0.999, .exp_avg_sq_dtype = StateDtype::kBf16}}) {
     Model model(at::kFloat);
     EXPECT_FALSE(Optimizer(config, model.store->shards()).can_queue());
   }
+  Model model(at::kFloat);
+  const OptimizerConfig nearest{.adam_beta2 = 0.98, .exp_avg_sq_dtype = StateDtype::kBf16};
+  EXPECT_TRUE(Optimizer(nearest, model.store->shards()).can_queue());
 }
 
 TEST(MasterWeights, KeepWhatBf16WouldLose) {

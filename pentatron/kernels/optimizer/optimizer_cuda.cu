@@ -1,4 +1,6 @@
 #include "pentatron/kernels/common/device.cuh"
+#include "pentatron/kernels/common/philox.cuh"
+#include "pentatron/kernels/optimizer/narrow_codes.h"
 #include "pentatron/kernels/optimizer/optimizer_entries.h"
 
 namespace pentatron::kernels::optimizer_cuda {
@@ -168,6 +170,30 @@ template <class T, class Out> __global__ void cast_kernel(CastArgs a) {
               [&](int64_t i) { out[i] = from_acc<Out>(static_cast<acc_t<Out>>(to_acc(x[i]))); });
 }
 
+/// One thread a counter: four elements of a row that are 16 apart. `groups`: of 64 elements, that a
+/// row may touch.
+template <class T>
+__global__ void chance_kernel(RoundByChanceArgs a, NarrowFormat format, uint2 key, int64_t groups) {
+  grid_stride(a.rows * groups * 16, [&](int64_t u) {
+    const int64_t lane = u % 16, row = u / 16 / groups, first = a.first + row * a.first_step;
+    const int64_t group = first / 64 + u / 16 % groups;
+    const auto counter = static_cast<uint64_t>(group * 16 + lane);
+    uint32_t words[4] = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
+                         static_cast<uint32_t>(a.step), static_cast<uint32_t>(a.step >> 32)};
+    philox(words, key.x, key.y);
+    for (int w = 0; w < 4; ++w) {
+      const int64_t col = group * 64 + w * 16 + lane - first;
+      if (col < 0 || col >= a.cols) continue;
+      const int64_t i = row * a.stride + col;
+      const uint32_t code = stored_code(a, format, static_cast<const T*>(a.value)[i], words[w]);
+      if (format.width == 8)
+        static_cast<uint8_t*>(a.stored)[i] = static_cast<uint8_t>(code);
+      else
+        static_cast<uint16_t*>(a.stored)[i] = static_cast<uint16_t>(code);
+    }
+  });
+}
+
 } // namespace
 
 void adamw(const AdamWArgs& a, const Context& context) {
@@ -247,6 +273,13 @@ void zero(const ZeroArgs& a, const Context& context) {
     cudaMemsetAsync(a.x, 0, static_cast<size_t>(a.bytes),
                     static_cast<cudaStream_t>(context.stream));
   check_launch("zero");
+}
+
+void round_by_chance(const RoundByChanceArgs& a, const Context& context) {
+  const int64_t groups = (a.cols + 126) / 64;
+  const auto kernel = a.dtype == DType::kFloat64 ? chance_kernel<double> : chance_kernel<float>;
+  launch("round_by_chance", kernel, stride_blocks(a.rows * groups * 16), 256, context, a,
+         format_of(a.type), make_uint2(a.key[0], a.key[1]), groups);
 }
 
 } // namespace pentatron::kernels::optimizer_cuda

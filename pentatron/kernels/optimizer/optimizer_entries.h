@@ -1,11 +1,12 @@
-/// The implementations behind optimizer.h and buffer.h, one namespace each; only the lists use
-/// them.
+/// The implementations behind optimizer.h, buffer.h and narrow.h, one namespace each; only the
+/// lists use them.
 #pragma once
 
 #include <cmath>
 
 #include "pentatron/kernels/common/host_device.h"
 #include "pentatron/kernels/optimizer/buffer.h"
+#include "pentatron/kernels/optimizer/narrow.h"
 #include "pentatron/kernels/optimizer/optimizer.h"
 
 namespace pentatron::kernels {
@@ -64,7 +65,8 @@ constexpr int kSumLanes = 32;
   void find_nonfinite(const NonfiniteArgs& a, const Context& context);                             \
   void scale(const ScaleArgs& a, const Context& context);                                          \
   void cast(const CastArgs& a, const Context& context);                                            \
-  void zero(const ZeroArgs& a, const Context& context);
+  void zero(const ZeroArgs& a, const Context& context);                                            \
+  void round_by_chance(const RoundByChanceArgs& a, const Context& context);
 
 namespace optimizer_reference {
 PENTATRON_OPTIMIZER_FUNCTIONS

@@ -4,8 +4,10 @@
 #include <cstring>
 #include <vector>
 
+#include "pentatron/base/philox.h"
 #include "pentatron/kernels/common/parallel.h"
 #include "pentatron/kernels/common/scalar.h"
+#include "pentatron/kernels/optimizer/narrow_codes.h"
 
 namespace pentatron::kernels::optimizer_reference {
 
@@ -151,6 +153,32 @@ void cast(const CastArgs& a, const Context&) {
 void zero(const ZeroArgs& a, const Context&) {
   parallel_blocks(a.bytes, 1 << 20, [&](int64_t begin, int64_t end, int64_t) {
     std::memset(static_cast<char*>(a.x) + begin, 0, static_cast<size_t>(end - begin));
+  });
+}
+
+void round_by_chance(const RoundByChanceArgs& a, const Context&) {
+  const NarrowFormat format = format_of(a.type);
+  const auto word_of = [&](uint64_t element) {
+    const uint64_t counter = element / 64 * 16 + element % 16;
+    const PhiloxBlock words =
+        philox4x32({static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
+                    static_cast<uint32_t>(a.step), static_cast<uint32_t>(a.step >> 32)},
+                   a.key);
+    return words[element % 64 / 16];
+  };
+  visit_acc_dtype(a.dtype, [&]<class T>(T) {
+    parallel_rows(a.rows, a.cols, kStepBlock, [&](int64_t row, int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        const int64_t i = row * a.stride + c;
+        const uint32_t code =
+            stored_code(a, format, static_cast<const T*>(a.value)[i],
+                        word_of(static_cast<uint64_t>(a.first + row * a.first_step + c)));
+        if (format.width == 8)
+          static_cast<uint8_t*>(a.stored)[i] = static_cast<uint8_t>(code);
+        else
+          static_cast<uint16_t*>(a.stored)[i] = static_cast<uint16_t>(code);
+      }
+    });
   });
 }
 

@@ -2,9 +2,11 @@
 
 #if defined(__x86_64__)
 
+#include <limits>
 #include <vector>
 
 #include "pentatron/kernels/common/parallel.h"
+#include "pentatron/kernels/optimizer/narrow_codes.h"
 
 #define PT_SIMD_BODY "pentatron/kernels/optimizer/optimizer_simd_body.h"
 #define PT_SIMD_NO_CONTRACTION
@@ -33,6 +35,9 @@ void scale(const ScaleArgs& a, const Context& c) {
 void cast(const CastArgs& a, const Context& c) {
   avx2::cast(a, c);
 }
+void round_by_chance(const RoundByChanceArgs& a, const Context&) {
+  avx2::round_by_chance(a);
+}
 
 } // namespace pentatron::kernels::optimizer_avx2
 
@@ -58,6 +63,9 @@ void scale(const ScaleArgs& a, const Context& c) {
 }
 void cast(const CastArgs& a, const Context& c) {
   avx512::cast(a, c);
+}
+void round_by_chance(const RoundByChanceArgs& a, const Context&) {
+  avx512::round_by_chance(a);
 }
 
 } // namespace pentatron::kernels::optimizer_avx512

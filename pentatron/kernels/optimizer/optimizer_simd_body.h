@@ -2,6 +2,8 @@
 // in the same order and without contraction to fused multiply-add: the results are the reference's
 // bit for bit.
 
+#include "pentatron/kernels/common/philox_body.h"
+
 /// f(i, lanes) over [0, n) in vectors V, on threads.
 template <class V, class F> void for_blocks(int64_t n, F&& f) {
   parallel_blocks(n, kStepBlock,
@@ -215,4 +217,102 @@ void cast(const CastArgs& a, const Context&) {
       }
     });
   });
+}
+
+/// code_by_chance() in every lane.
+inline VU code_by_chance(const NarrowFormat& f, VF x, VU random) {
+  const VU bits = (VU)x, size = bits & 0x7FFFFFFFu, sign = bits >> 31 << (f.width - 1);
+  const VI none{}, least = none + f.least, field = (VI)(size >> 23);
+  const VI exponent = field > 1 ? field : none + 1;
+  const VU digits = field > 0 ? (size & 0x7FFFFFu) | 0x800000u : size;
+  const VI deep = exponent < least ? least - exponent : none, shift = deep + (23 - f.mantissa);
+  const VI left = 32 - shift, right = shift < 63 ? shift - 32 : none + 31;
+  const VU below = digits >> (VU)(shift < 31 ? shift : none + 31);
+  const VU share = (digits << (VU)(left > 0 ? left : none)) >> (VU)(right > 0 ? right : none);
+  const VI above = exponent > least ? exponent - least : none;
+  const VU up = (VU)(random < share) & 1u;
+  const VU code = ((VU)above << f.mantissa) + below + up, largest = VU{} + f.largest;
+  const VU finite = code < largest ? code : largest;
+  const VU other = size > 0x7F800000u ? VU{} + f.nan : VU{} + f.infinity;
+  return (size < 0x7F800000u ? finite : other) | sign;
+}
+
+/// root_by_chance() in every lane.
+inline VU root_by_chance(const NarrowFormat& f, VF square, VU random) {
+  const VF root = sqrt(square);
+  const VI least = VI{} + (f.least << 23), field = as_int(root) & 0x7F800000;
+  const VI exponent = field > least ? field : least;
+  const VF units = as_float(((254 + f.mantissa) << 23) - exponent);
+  const VI below = __builtin_convertvector(root * units, VI);
+  const VF low = __builtin_convertvector(below, VF);
+  const VF share = (square * units * units - low * low) / (2 * low + 1);
+  const VF uniform = __builtin_convertvector((VI)(random >> 8), VF) * 0x1p-24f;
+  const VI up = (uniform < share) & 1;
+  const VU code = (VU)(((exponent - least) >> (23 - f.mantissa)) + below + up);
+  const VU within = root < f.largest_number ? code : VU{} + f.largest;
+  return root == root ? within : VU{} + f.nan;
+}
+
+/// The random words of 64 neighbours: `group` is their number over 64.
+inline void draw_words(const RoundByChanceArgs& a, uint64_t group, uint32_t* words) {
+  const VU step_low = VU{} + static_cast<uint32_t>(a.step),
+           step_high = VU{} + static_cast<uint32_t>(a.step >> 32);
+  for (uint64_t lane = 0; lane < 16; lane += kLanes) {
+    const uint64_t counter = group * 16 + lane;
+    const PhiloxLanes drawn =
+        philox4x32({{lane_numbers() + static_cast<uint32_t>(counter),
+                     VU{} + static_cast<uint32_t>(counter >> 32), step_low, step_high}},
+                   a.key);
+    for (uint64_t w = 0; w < 4; ++w) std::memcpy(words + 16 * w + lane, &drawn.word[w], sizeof(VU));
+  }
+}
+
+/// The lanes as numbers of type T.
+template <class T> inline void store_codes(T* p, VU codes, Full) {
+  typedef T Narrow __attribute__((vector_size(sizeof(T) * PT_LANES)));
+  const Narrow narrow = __builtin_convertvector(codes, Narrow);
+  std::memcpy(p, &narrow, sizeof narrow);
+}
+template <class T> inline void store_codes(T* p, VU codes, Part lanes) {
+  T narrow[kLanes];
+  store_codes(narrow, codes, Full{});
+  std::memcpy(p, narrow, static_cast<size_t>(lanes.count) * sizeof(T));
+}
+
+template <class T, bool root> void round_rows(const RoundByChanceArgs& a, const NarrowFormat& f) {
+  const auto scale = static_cast<float>(a.scale);
+  const VF beyond = a.positive ? VF{} : broadcast(std::numeric_limits<float>::infinity());
+  parallel_rows(a.rows, a.cols, kStepBlock, [&](int64_t row, int64_t begin, int64_t end) {
+    const float* value = static_cast<const float*>(a.value) + row * a.stride;
+    T* stored = static_cast<T*>(a.stored) + row * a.stride;
+    const int64_t first = a.first + row * a.first_step;
+    // Zero behind the words: a part of a vector may begin near the end of the group.
+    alignas(64) uint32_t words[64 + kLanes] = {};
+    for (int64_t col = begin; col < end;) {
+      const int64_t skipped = (first + col) % 64, width = std::min(64 - skipped, end - col);
+      draw_words(a, static_cast<uint64_t>((first + col) / 64), words);
+      for_vectors(width, [&](int64_t i, auto lanes) {
+        VU random;
+        std::memcpy(&random, words + skipped + i, sizeof random);
+        const VF x = load(value + col + i, lanes);
+        VU code;
+        if constexpr (root)
+          code = root_by_chance(f, x * scale * scale, random);
+        else
+          code = code_by_chance(f, x * scale, random);
+        store_codes(stored + col + i, ((code == 0) & (x > beyond)) ? VU{} + 1 : code, lanes);
+      });
+      col += width;
+    }
+  });
+}
+
+void round_by_chance(const RoundByChanceArgs& a) {
+  const NarrowFormat f = format_of(a.type);
+  if (a.root)
+    round_rows<uint8_t, true>(a, f);
+  else if (f.width == 8)
+    round_rows<uint8_t, false>(a, f);
+  else
+    round_rows<uint16_t, false>(a, f);
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <optional>
 #include <random>
 
@@ -86,6 +87,20 @@ TEST_F(Damage, IsNotReportedWhereFilesCannotBeOpenedForLackOfDescriptors) {
     EXPECT_EQ(said.find("manifest.json") != std::string::npos, first) << said;
     EXPECT_THAT(said, HasSubstr("try: ulimit -n"));
   }
+}
+
+TEST_F(Damage, IsNotCalledBeyondRepairForLackOfDescriptors) {
+  const std::map<std::string, std::string> faults = {{shard(0), "is corrupted"}};
+  std::string said;
+  {
+    const pentatron::test::FewDescriptors none(0);
+    try {
+      repair_suffices(folder, faults);
+    } catch (const OutOfDescriptors& error) {
+      said = error.what();
+    }
+  }
+  EXPECT_THAT(said, HasSubstr("manifest.json: this process has reached its limit of"));
 }
 
 TEST_F(Damage, EveryFlippedBitIsFoundByFileAndTensor) {
@@ -217,17 +232,20 @@ TEST_F(Damage, AHeaderThatTellsAnotherStoryIsFound) {
   std::string bytes = content_of(file);
   const size_t at = bytes.find("F32");
   ASSERT_NE(at, std::string::npos);
-  bytes.replace(at, 3, "I32");
-  write_all(file, bytes);
-  Manifest manifest = read_manifest(folder);
-  FileInfo& info = manifest.files.find(shard(0))->second;
-  for (size_t c = 0; c < info.crcs.size(); ++c) {
-    const auto chunk = std::string_view(bytes).substr(c * info.chunk_bytes, info.chunk_bytes);
-    info.crcs[c] = crc32c(std::as_bytes(std::span(chunk)));
+  for (const auto& [dtype, fault] : {std::pair{"I32", "and the manifest disagree about"},
+                                     {"X32", "the dtype 'X32' is not supported"}}) {
+    bytes.replace(at, 3, dtype);
+    write_all(file, bytes);
+    Manifest manifest = read_manifest(folder);
+    FileInfo& info = manifest.files.find(shard(0))->second;
+    for (size_t c = 0; c < info.crcs.size(); ++c) {
+      const auto chunk = std::string_view(bytes).substr(c * info.chunk_bytes, info.chunk_bytes);
+      info.crcs[c] = crc32c(std::as_bytes(std::span(chunk)));
+    }
+    for (const char* where : {".", "spare_00"})
+      write_all(folder / where / kManifestName, to_text(manifest));
+    EXPECT_THAT(first_fault(), HasSubstr(fault));
   }
-  for (const char* where : {".", "spare_00"})
-    write_all(folder / where / kManifestName, to_text(manifest));
-  EXPECT_THAT(first_fault(), HasSubstr("and the manifest disagree about"));
 }
 
 TEST_F(Damage, OfWhatIsMappedIsFound) {
