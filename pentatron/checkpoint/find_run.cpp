@@ -50,7 +50,7 @@ std::optional<FoundCheckpoint> find_run(const fs::path& dir, const comm::Group& 
                                     .progress = [&] { work.progress(); },
                                     .key = "checkpoint.load="});
   };
-  comm::together<CheckpointError>(world.rank() == 0, look, world);
+  comm::together<CheckpointError>(world, world.rank() == 0, look);
   const auto tell = [&](const std::string& text) { return comm::broadcast_text(text, 0, world); };
   const std::string folder = tell(found ? found->folder.string() : "");
   const std::string passed_over = tell(found ? found->passed_over : "");

@@ -23,7 +23,7 @@ fs::path find_whole(const fs::path& given, const KnownDamage& damaged, const com
                                                   .progress = [&] { work.progress(); }});
     if (newest) found = newest->folder.string();
   };
-  comm::together<CheckpointError>(world.rank() == 0, look, world);
+  comm::together<CheckpointError>(world, world.rank() == 0, look);
   return comm::broadcast_text(found, 0, world);
 }
 

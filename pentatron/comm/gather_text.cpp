@@ -50,7 +50,7 @@ std::vector<std::string> gather_text_to(const std::vector<int>& to, const std::s
   return texts;
 }
 
-std::string first_error(bool here, const std::function<void()>& work, const Group& group) {
+std::string first_error(const Group& group, bool here, const std::function<void()>& work) {
   std::string problem;
   try {
     if (here) work();

@@ -20,11 +20,11 @@ std::vector<std::string> gather_text_to(const std::vector<int>& to, const std::s
 
 /// Runs `work` on the ranks with `here` true. Returns the first error of any rank (an Error's
 /// text), the same on all of them; empty: none. Collective: one gather_text.
-std::string first_error(bool here, const std::function<void()>& work, const Group& group);
+std::string first_error(const Group& group, bool here, const std::function<void()>& work);
 
 /// As first_error, which every rank throws as E.
-template <class E> void together(bool here, const std::function<void()>& work, const Group& group) {
-  if (const std::string error = first_error(here, work, group); !error.empty()) throw E(error);
+template <class E> void together(const Group& group, bool here, const std::function<void()>& work) {
+  if (const std::string error = first_error(group, here, work); !error.empty()) throw E(error);
 }
 
 /// The root's text on every rank; it may be long. Collectives: two broadcasts.

@@ -1,5 +1,8 @@
 #include "pentatron/layers/mlp.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <ATen/ATen.h>
 
 #include "pentatron/base/planted_bug.h"
@@ -13,6 +16,24 @@ parallel::ColumnParallelLinear::Options fc1_options(const MlpOptions& o) {
   std::vector<nn::FusedPart> parts = {{"up", o.ffn, 1}};
   if (o.gated) parts.insert(parts.begin(), {"gate", o.ffn, 1});
   return {.in = o.hidden, .parts = parts, .bias = o.bias, .init_std = o.init_std};
+}
+
+/// What is in use for a while: for tokens, and for weights.
+struct WorkingBytes {
+  int64_t tokens = 0, weights = 0;
+};
+
+/// Adds what backward holds: `held` for each token, and what a linear layer in low precision makes
+/// beside its results, for the gradient of its input, then of its weight.
+void add_moments(std::vector<WorkingBytes>& moments, int64_t tokens, int64_t in, int64_t out,
+                 const nn::QuantisedBytes& q, int64_t held) {
+  const int64_t wide = q.transformed + q.values;
+  moments.push_back(
+      {.tokens = tokens * (held + q.values * out + q.sum * in), .weights = q.values * in * out});
+  moments.push_back({.tokens = tokens * (held + wide * out)});
+  moments.push_back({.tokens = tokens * (held + q.values * out + wide * in)});
+  moments.push_back(
+      {.tokens = tokens * (held + q.values * (out + in)), .weights = q.product * in * out});
 }
 
 } // namespace
@@ -53,6 +74,17 @@ nn::Cost Mlp::cost(const MlpOptions& o, const nn::LayerShape& shape) {
   // gradients.
   cost.mlp_working_bytes = shape.element_bytes * t *
                            (shape.gathers_again() ? std::max(f + o.hidden, 2 * o.hidden - f) : f);
+  if (const nn::QuantisedBytes& q = shape.quantised; q.values > 0) {
+    // Of the second layer; then of the first, when what the second has kept is free.
+    std::vector<WorkingBytes> moments;
+    add_moments(moments, t, f, o.hidden, q, shape.element_bytes * f);
+    add_moments(moments, t, o.hidden, up, q, shape.element_bytes * (o.hidden - f));
+    const WorkingBytes most = *std::ranges::max_element(moments, {}, [&](const WorkingBytes& one) {
+      return q.shapes * static_cast<double>(one.tokens) + static_cast<double>(one.weights);
+    });
+    cost.mlp_working_bytes = std::max(cost.mlp_working_bytes, most.tokens);
+    cost.mlp_weight_bytes = most.weights;
+  }
   cost.bytes_of(nn::Part::kMlpActivation) = shape.element_bytes * t * f;
   cost.bytes_of(nn::Part::kMlp) = shape.element_bytes * t * (up + f);
   cost.flops_of(nn::Part::kMlp) = cost.forward_gemm_flops;

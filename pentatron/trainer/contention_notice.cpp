@@ -11,8 +11,7 @@
 namespace pentatron::trainer {
 
 int64_t ContentionNotice::look(double now_s) {
-  watch_.step(now_s);
-  return watch_.finding() ? world_.size() - world_.rank() : 0;
+  return watch_.step(now_s) ? world_.size() - world_.rank() : 0;
 }
 
 std::string ContentionNotice::news(int64_t largest) {

@@ -31,12 +31,11 @@ bool LossScaling::overflowed(const StepResult& result) const {
 }
 
 void LossScaling::after_step(int64_t iteration, const StepResult& result, int64_t samples) {
-  if (!result.computed) return;
-  if (result.finite ? result.too_large : on()) {
+  if (!result.updated()) {
     ++held_iterations_;
     held_samples_ += samples;
   }
-  if (!on() || (!result.finite && !overflowed(result))) return;
+  if (!on() || !result.computed || (!result.finite && !overflowed(result))) return;
   overflows_in_a_row_ = result.finite ? 0 : overflows_in_a_row_ + 1;
   const double used = scale();
   scaler_->update(!result.finite);

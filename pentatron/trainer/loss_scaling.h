@@ -1,8 +1,9 @@
 /// The loss scale of a run, and the steps that do not advance its schedules.
 ///
-/// A step whose gradients overflow lowers a dynamic scale; a constant scale stays. Nothing is
-/// updated, the schedules of learning rate and weight decay do not advance, and the samples count
-/// as consumed. The same holds for steps whose gradient norm is too large.
+/// A step whose gradients overflow lowers a dynamic scale; a constant scale stays. A step that
+/// updates nothing (these, one that is not finite, one whose gradient norm is too large, one
+/// without targets) does not advance the schedules of learning rate and weight decay; its samples
+/// count as consumed.
 #pragma once
 
 #include <cstdint>

@@ -139,13 +139,13 @@ std::vector<MemoryChange> leaner_optimizers(const Config& config) {
   if (adam && o.exp_avg_sq_dtype == StateDtype::kFp32)
     all.push_back(means + "bf16" + squares + "bf16");
   if (o.exp_avg_dtype != StateDtype::kFp8)
-    all.push_back(means + "fp8" + (adam ? squares + "fp16" : ""));
+    all.push_back(means + "fp8" + (adam ? squares + "fp8" : ""));
   // A run that resumes keeps its optimizer.
   const bool resumes = !starts_fresh(config.checkpoint) && !foreign_model(config.checkpoint) &&
                        config.checkpoint.load_optimizer;
   if (adam && !resumes) {
     all.push_back(lean_lion(config));
-    all.push_back(lean_lion(config) + " optimizer.exp_avg_dtype=bf16");
+    all.push_back(lean_lion(config) + " optimizer.exp_avg_dtype=fp8");
     // So that the learning rate means the same as before.
     all.emplace_back("optimizer.optimizer=adafactor optimizer.adafactor_scale_parameter=false");
   }

@@ -1,7 +1,9 @@
 #include "pentatron/trainer/memory_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <ranges>
 #include <vector>
 
 #include "pentatron/base/error.h"
@@ -64,12 +66,13 @@ OutputAdapter output_adapter_of(const Config& config, const ElementTypes& types)
 
 class Planner {
  public:
-  Planner(const Config& config, int world_size)
+  Planner(const Config& config, int world_size, const LocalRanks& here)
       : c_(config), types_(types_of(config.dtype)),
         output_adapter_(output_adapter_of(config, types_)),
         tp_(static_cast<int>(config.parallel.tensor_model_parallel_size)),
         cp_(static_cast<double>(config.parallel.context_parallel_size)),
-        dp_(parallelize::data_parallel_size(config.parallel, world_size)), ranks_(world_size),
+        dp_(parallelize::data_parallel_size(config.parallel, world_size)),
+        sharing_order_(here.ranks),
         replicas_(dp_ * static_cast<int>(config.parallel.context_parallel_size)),
         expert_replicas_(parallelize::expert_data_size(config.parallel, world_size)),
         spec_(models::model_spec(config.model)),
@@ -109,11 +112,19 @@ class Planner {
     if (c_.offload.optimizer) {
       const Elements moved = trained.all();
       const double share = moved.vectors > 0 ? m.disk / moved.vectors : 0;
-      m.window = std::min(
-          m.disk, 3 * std::max(part_of(moved.vectors - moved.whole, moved.count - moved.whole_count,
-                                       optim::AwayState::kPart, share),
-                               part_of(moved.whole, moved.whole_count, optim::AwayState::kWholePart,
-                                       share)));
+      const auto parts = [&](double number, double bytes, double count, int64_t elements) {
+        return std::min(bytes * share, number * part_of(bytes, count, elements, share));
+      };
+      const auto cut_parts = [&](double number) {
+        return parts(number, moved.vectors - moved.whole, moved.count - moved.whole_count,
+                     optim::AwayState::kPart);
+      };
+      // Three at once: also of both kinds, where rules that need whole parameters have fewer.
+      const auto most = static_cast<double>(optim::AwayState::kWholePart);
+      const double whole_parts = std::ceil(moved.whole_count * share / most);
+      m.window = std::max(cut_parts(3),
+                          parts(3, moved.whole, moved.whole_count, optim::AwayState::kWholePart) +
+                              cut_parts(std::max(0.0, 3 - whole_parts)));
     }
     m.optimizer += m.window - m.disk;
     if (held(rank).contains(spec_.segments.back().kind)) {
@@ -142,7 +153,7 @@ class Planner {
     if (c_.dataset.type == data::DatasetType::kIndexed &&
         c_.dataset.order == data::SampleOrder::kMegatron)
       m.data +=
-          kOrderBytes / ranks_ * // which share it
+          kOrderBytes / sharing_order_ *
           static_cast<double>(batch_schedule(c_.train).samples_after(total_iterations(c_.train)));
     if (c_.checkpoint.async_save && !c_.checkpoint.save.empty())
       m.saving = std::min(static_cast<double>(c_.checkpoint.staging_limit) * (1 << 20),
@@ -175,7 +186,7 @@ class Planner {
     // At least that of the largest, also where others are frozen or several stages share it.
     const double whole_share =
         zero > 0 && trained.whole_count > 0
-            ? std::max(largest_share_of_whole(rank, family, static_cast<int64_t>(shards)),
+            ? std::max(largest_share_of_whole(rank, family, static_cast<int64_t>(shards), zero),
                        std::min(1.0, trained.largest / trained.whole_count))
             : 1;
     const auto share = [&](double all, double whole, int64_t from_stage) {
@@ -226,17 +237,33 @@ class Planner {
                               (c_.ddp.overlap_param_gather ? passes * values.layer : 0));
   }
 
-  /// Of what rules need whole, which no two ranks share: the part that the rank with most owns.
-  double largest_share_of_whole(int rank, Family family, int64_t shards) const {
-    std::vector<int64_t> filled(static_cast<size_t>(shards), 0);
-    for (const auto& [kind, count] : held(rank)) {
-      const Kind& one = anatomy_.kinds.at(kind);
-      const std::vector<int64_t>& sizes =
-          family == &Parameters::dense ? one.whole_dense : one.whole_experts;
-      constexpr double kEnough = 1000; // segments; shares of more differ by less than a thousandth
-      for (double i = 0; i < std::min(count, kEnough) && !sizes.empty(); ++i)
-        parallel::share_out(sizes, filled);
-    }
+  /// Of what rules need whole, which no two ranks share: the part that the rank with most owns. In
+  /// buckets as parallel::make_buckets has them: the last parameters first, and from ZeRO-2 on
+  /// never of two segments.
+  double largest_share_of_whole(int rank, Family family, int64_t shards, int64_t zero) const {
+    constexpr int64_t kEnough = 1000; // of a kind; shares of more differ by less than a thousandth
+    std::vector<int64_t> filled(static_cast<size_t>(shards), 0), bucket;
+    int64_t elements = 0;
+    const auto close = [&] {
+      parallel::share_out(bucket, filled);
+      bucket.clear();
+      elements = 0;
+    };
+    std::map<int, int64_t> seen;
+    for (const SegmentRange& stage : plan_.stages_of(rank) | std::views::reverse)
+      for (int64_t i = stage.end - 1; i >= stage.begin; --i) {
+        const int kind = spec_.segments[static_cast<size_t>(i)].kind;
+        if (seen[kind]++ >= kEnough) continue;
+        const Kind& one = anatomy_.kinds.at(kind);
+        for (const int64_t size :
+             family == &Parameters::dense ? one.whole_dense : one.whole_experts) {
+          bucket.push_back(size);
+          elements += size;
+          if (elements >= c_.ddp.bucket_size) close();
+        }
+        if (zero >= 2) close();
+      }
+    close();
     const int64_t all = std::accumulate(filled.begin(), filled.end(), int64_t{0});
     return all > 0 ? static_cast<double>(std::ranges::max(filled)) / static_cast<double>(all)
                    : 1 / static_cast<double>(shards);
@@ -350,7 +377,7 @@ class Planner {
     const nn::Recomputation again = recomputation(c_.train);
     const double group = static_cast<double>(again.group);
     const double input = c_.parallel.sequence_parallel ? hidden / tp_ : hidden;
-    double kept = 0, whole = 0, working = 0, staying = 0, returning = 0, of_loss = 0;
+    double kept = 0, whole = 0, working = 0, staying = 0, returning = 0, of_loss = 0, weights = 0;
     for (const auto& [treatment, count] : treatments(rank)) {
       const Kind& one = anatomy_.kinds.at(treatment.kind);
       const double saved = one.saved - one.freed;
@@ -368,6 +395,7 @@ class Planner {
       // What context ranks exchange takes the place of what the MLP has kept.
       const double backward = std::max(one.working, exchanged() - one.mlp);
       working = std::max(working, backward);
+      weights = std::max(weights, one.weights);
       // The next input or layer comes while this one works.
       if (treatment.again)
         returning =
@@ -381,7 +409,7 @@ class Planner {
     const auto [live, deferred] = peaks_[static_cast<size_t>(rank)];
     if (deferred == 0) working = std::max(working, returning - staying / stages);
     return tokens_ * (kept * (live - deferred) + whole * deferred) / stages +
-           std::max(0.0, tokens_ * (working - of_loss) - loss);
+           std::max(0.0, tokens_ * (working - of_loss) + weights - loss);
   }
 
   /// What attention over context ranks holds for a token beside what it keeps: in a ring keys and
@@ -406,7 +434,8 @@ class Planner {
   int tp_;
   double cp_;
   int dp_;
-  double ranks_;
+  /// Ranks of this machine, which has one order of samples.
+  double sharing_order_;
   int replicas_; ///< ranks that hold the same parameters, over dp and cp
   int expert_replicas_;
   models::ModelSpec spec_;
@@ -438,7 +467,7 @@ MemoryPlan plan_memory(const Config& config, int world_size, const LocalRanks& h
     sized.train.seq_length = length;
     return plan_memory(sized, world_size, here);
   }
-  const Planner planner(config, world_size);
+  const Planner planner(config, world_size, here);
   MemoryPlan plan;
   double all = 0, away = 0;
   for (int rank = 0; rank < planner.pipeline_ranks(); ++rank) {

@@ -80,6 +80,25 @@ bool keys_travel(const parallelize::ParallelConfig& parallel) {
          });
 }
 
+/// Of products on CPUs, of shapes with so many tokens. None where the last layers have none: when
+/// their backward begins, the most is kept.
+nn::QuantisedBytes quantised_bytes(const Config& run, const ElementTypes& types, int64_t tokens) {
+  const MixedPrecisionConfig& c = run.mixed_precision;
+  if (!c.low_precision() || !on_cpu(run.device) ||
+      (c.first_last_layers_bf16 && c.num_layers_at_end_in_bf16 > 0))
+    return {};
+  const bool fp4 = c.fp4 != Fp4Format::kNone;
+  const bool one_scale = fp4 || c.fp8_recipe == Fp8Recipe::kTensorwise ||
+                         c.fp8_recipe == Fp8Recipe::kDelayed; // of a tensor
+  const auto acc = static_cast<int64_t>(types.acc);
+  return {.values = types.element > 4 ? 8 : 2,
+          .sum = types.element < types.acc ? acc : 0,
+          .transformed = fp4 ? acc : 0,
+          .product = one_scale ? acc : 0,
+          .shapes = static_cast<double>(run.train.micro_batch_size) *
+                    static_cast<double>(run.train.seq_length) / static_cast<double>(tokens)};
+}
+
 /// Settings that name layers by number may match none of a model with one layer; the first of the
 /// whole model stands for all then.
 std::shared_ptr<const nn::AdapterPlan> adapters_of_one_layer(const Config& one, const Config& run) {
@@ -144,6 +163,7 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
     shape.gathers_tokens =
         run.parallel.moe_token_dispatcher_type == parallel::DispatchKind::kAllGather;
     shape.keys_travel = travel;
+    shape.quantised = quantised_bytes(run, types, tokens);
   }
   const auto by_token = [&](int64_t bytes) {
     return static_cast<double>(bytes) / static_cast<double>(tokens);
@@ -167,6 +187,7 @@ Anatomy anatomy_of(const Config& run, const nn::Coordinates& where) {
         .working =
             by_token(std::max(cost.mlp_working_bytes + freed_by_mlp,
                               cost.attention_working_bytes + freed - freed_by_mlp - kept_by_mlp)),
+        .weights = static_cast<double>(cost.mlp_weight_bytes),
         .parts_time = (cost.recomputed_flops(parts) +
                        kFlopsOfByte * static_cast<double>(cost.freed_bytes(parts))) /
                       static_cast<double>(tokens),

@@ -78,6 +78,7 @@ struct Kind {
   double saved = 0;      ///< bytes kept from forward to backward, by token of train.seq_length
   double freed = 0;      ///< of these, by the parts that are recomputed
   double working = 0;    ///< what backward holds beside what is still kept, at most
+  double weights = 0;    ///< beside `working`, whatever the number of tokens: bytes of weights
   double parts_time = 0; ///< FLOPs of these parts by token, or what takes as long
   double time = 0;       ///< of forward
   double mlp = 0;        ///< of saved, what the MLP keeps; backward frees it before attention's

@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <functional>
 #include <optional>
 #include <span>
 
@@ -332,11 +331,6 @@ void set_aside(const fs::path& dir) {
             earlier.string());
 }
 
-/// Runs `work` on some ranks; what it throws there, all throw.
-void together(const comm::Group& world, bool here, const std::function<void()>& work) {
-  comm::together<ConfigError>(here, work, world);
-}
-
 /// Whether metrics.jsonl has lines that a run from `iteration` cuts off.
 bool has_metrics_after(const fs::path& dir, int64_t iteration) {
   try {
@@ -397,7 +391,7 @@ RunFolders::RunFolders(const Config& own, const comm::Group& world)
   const bool saved_here = (first || c.node_local) && has_checkpoints(c.save);
   const std::vector<std::string> all = comm::gather_text(saved_here ? "yes" : "", world);
   const bool saved = std::ranges::find(all, "yes") != all.end();
-  together(world, first, [&] {
+  comm::together<ConfigError>(world, first, [&] {
     lock(/*create=*/false);
     check_results(config, saved);
     require_folder("logger.dir", config.logger.dir, taken_.made);
@@ -408,13 +402,13 @@ RunFolders::RunFolders(const Config& own, const comm::Group& world)
     const bool again = (loads_own(c) && has_metrics(dir)) || started_before(config, saved);
     if (!saved && (again || has_failed_start(dir))) set_aside(dir);
   });
-  together(world, !first, [&] {
+  comm::together<ConfigError>(world, !first, [&] {
     require_folder("logger.dir", config.logger.dir, taken_.made);
     require_folder("checkpoint.save", c.save, taken_.made);
   });
   if (!c.node_local || c.save.empty()) return;
   const checkpoint::Machines machines(c.save, world);
-  together(world, machines.leads() && !first, [&] {
+  comm::together<ConfigError>(world, machines.leads() && !first, [&] {
     folders = {c.save};
     taken_.locks.resize(1);
     lock(/*create=*/true);
@@ -440,9 +434,9 @@ void RunFolders::begin(int64_t iteration, const comm::Group& world, const std::s
   for (const std::string& other : comm::gather_text(name, world))
     if (other.size() > name.size() || (other.size() == name.size() && other > name)) name = other;
   if (name.empty()) return;
-  together(world, has_files, [&] { copy_files(dir, dir / name); });
+  comm::together<ConfigError>(world, has_files, [&] { copy_files(dir, dir / name); });
   // `latest` first: whatever is found after a kill is what this run goes on with.
-  together(world, !later.empty(), [&] {
+  comm::together<ConfigError>(world, !later.empty(), [&] {
     if (const std::string own = checkpoint::step_name(iteration); is_there(save / own))
       write_file_atomically(save / checkpoint::kLatestName, own + "\n");
     make_folder(save / name);

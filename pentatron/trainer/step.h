@@ -66,6 +66,9 @@ struct StepResult {
   bool too_large = false; ///< the gradient norm is above the threshold: nothing was updated
   /// The first layer or gradient that was not finite, if it is known, and the rank that saw it.
   std::string first_nonfinite;
+
+  /// If not, the step was skipped.
+  bool updated() const { return computed && finite && !too_large; }
 };
 
 /// A step that was made or queued, with figures that are still on the device.

@@ -36,8 +36,6 @@ FlopCounter::FlopCounter(const Config& config, const models::Model& model, int64
     if (!trains(config, param))
       left_out_[static_cast<size_t>(param.segments().back())].weights.push_back(&param);
   whole_ = std::move(whole);
-  // Split layers and adapters make the gradient of any input.
-  if (model.tensor_parallel().size() > 1 || config.peft.on()) return;
   for (size_t i = 0; i < left_out_.size(); ++i) {
     const std::vector<int>& takes = model.spec().segments[i].takes;
     const std::vector<int> wanted = model.gradients_before(static_cast<int64_t>(i));

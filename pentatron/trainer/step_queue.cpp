@@ -74,11 +74,9 @@ std::vector<MadeStep> StepQueue::take() {
     all.push_back(queued_[i].made);
     all.back().result = results[i];
     // The weights are still those of this step only if no later one has changed them.
-    const auto updated = [](const StepResult& later) {
-      return later.computed && later.finite && !later.too_large;
-    };
     if (!results[i].finite &&
-        std::none_of(results.begin() + static_cast<std::ptrdiff_t>(i) + 1, results.end(), updated))
+        std::none_of(results.begin() + static_cast<std::ptrdiff_t>(i) + 1, results.end(),
+                     [](const StepResult& later) { return later.updated(); }))
       name_nonfinite(queued_[i], all.back().result);
   }
   queued_.clear();

@@ -32,8 +32,11 @@ class StepQueue {
 
   /// Makes a step, or queues it on the device.
   void make(int64_t iteration, const StepOptions& options);
-  /// Whether the host has to take() before the next step.
-  bool reads_each() const { return !late_; }
+  /// Whether the host has to take() before the next step: it reads each, or the last one had no
+  /// targets, so that it holds the schedules.
+  bool has_to_take() const {
+    return !late_ || (!queued_.empty() && !queued_.back().step.figures.defined());
+  }
   /// The steps since the last call, in order, with their results: one read for all of them.
   std::vector<MadeStep> take();
 

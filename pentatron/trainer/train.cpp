@@ -129,7 +129,8 @@ Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFol
 }
 
 void Trainer::State::open_data() {
-  RunData run = open_run_data(config);
+  RunData run =
+      open_run_data(config, /*writes_nothing=*/false, order_store(config, groups.world()).get());
   tokenizer = std::move(run.tokenizer);
   datasets = std::move(run.datasets);
   if (!datasets.label_names.empty()) config.model.label_names = datasets.label_names;
@@ -552,13 +553,12 @@ TrainReport Trainer::State::train(Reporter& reporter, bool late_figures) {
     s.progress.iteration = iteration;
     s.progress.consumed_samples = s.loader->consumed_samples();
     const bool last = iteration == s.total_iterations;
-    const bool may_hold = c.optimizer.grad_norm_skip_threshold > 0; // the schedules
-    if (steps.reads_each() || may_hold || last || reporter.prints(iteration)) account();
+    const bool may_hold = // the schedules
+        c.optimizer.grad_norm_skip_threshold > 0 || c.train.on_nan == OnNan::kSkip;
+    if (steps.has_to_take() || may_hold || last || reporter.prints(iteration)) account();
     ++report.steps;
     memory_peak.after_step();
-    if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) {
-      evaluate();
-    }
+    if (c.train.eval_interval > 0 && (iteration % c.train.eval_interval == 0 || last)) evaluate();
     try_out(last);
     std::optional<StopReason> stop;
     if (c.train.exit_interval > 0 && iteration % c.train.exit_interval == 0)

@@ -330,14 +330,13 @@ TEST_P(Texts, ReachTheRanksThatWantThem) {
 TEST_P(Texts, OfTheFirstErrorAreEverybodys) {
   run_ranks(GetParam(), [&](const Group& group) {
     int done = 0;
-    together<ConfigError>(
-        group.rank() == 0, [&] { ++done; }, group);
+    together<ConfigError>(group, group.rank() == 0, [&] { ++done; });
     EXPECT_EQ(done, group.rank() == 0 ? 1 : 0);
     const bool last = group.rank() == group.size() - 1;
     const auto fails = [&] { throw DataError(fmt::format("of rank {}", group.rank())); };
-    EXPECT_EQ(test::error_of([&] { together<ConfigError>(last, fails, group); }),
+    EXPECT_EQ(test::error_of([&] { together<ConfigError>(group, last, fails); }),
               fmt::format("of rank {}", group.size() - 1));
-    EXPECT_EQ(first_error(true, fails, group), "of rank 0");
+    EXPECT_EQ(first_error(group, true, fails), "of rank 0");
   });
 }
 

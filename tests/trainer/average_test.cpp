@@ -167,7 +167,7 @@ TEST_F(AverageOfWeights, IsExported) {
 
 TEST_F(AverageOfWeights, MeansGoOnInOtherTypes) {
   const std::vector<std::array<const char*, 2>> types = {
-      {"fp32", "fp32"}, {"fp8", "fp16"}, {"bf16", "fp16"}, {"fp16", "fp32"}, {"fp8", "bf16"}};
+      {"fp32", "fp32"}, {"fp8", "fp8"}, {"bf16", "fp16"}, {"fp16", "fp8"}, {"fp8", "bf16"}};
   for (size_t i = 0; i < types.size(); ++i) {
     // The schedule of the learning rate is that of the whole run.
     std::vector<std::string> keys = {fmt::format("train.exit_interval={}", i + 1),

@@ -48,6 +48,7 @@ TEST(CudaGraphs, RefuseWhatChangesFromStepToStep) {
       {{"peft.type=lora"}, "peft.type=lora"},
       {{"mixed_precision.fp8=hybrid", "mixed_precision.fp8_recipe=delayed"},
        "mixed_precision.fp8_recipe=delayed"},
+      {{"mixed_precision.fp4=e2m1"}, "mixed_precision.fp4=e2m1"},
       {{"optimizer.qk_clip=true"}, "optimizer.qk_clip=true"},
       {{"logger.log_max_attention_logit=true"}, "logger.log_max_attention_logit=true"}};
   for (const auto& [keys, sentence] : refused) {

@@ -2,11 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "pentatron/checkpoint/sharded/checkpoint_writer.h"
 #include "pentatron/checkpoint/sharded/parity.h"
 #include "pentatron/checkpoint/sharded/reader.h"
 #include "pentatron/checkpoint/sharded/shard_writer.h"
 #include "pentatron/data/dataset.h"
+#include "pentatron/optim/narrow_state.h"
 #include "pentatron/trainer/differences.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/ranks.h"
@@ -406,6 +409,44 @@ TEST_F(Loading, StateIsReadInAnotherTypeAndThatIsTold) {
                 test::run(config({load, "train.train_iters=5"}));
               }),
               HasSubstr("was saved in BF16 and is kept in F32 now"));
+}
+
+/// FP8 holds the roots of mean squares, in a checkpoint too; another type goes on with the squares.
+TEST_F(Loading, MeanSquaresGoOnFromRootsAndAsRoots) {
+  const std::vector<std::string> keys = {"train.train_iters=5", "optimizer.adam_beta2=0.999"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), keys.begin(), keys.end());
+    return more;
+  };
+  test::run(other_run("whole", with({"checkpoint.save_interval=1"})));
+  test::run(config(with({"train.exit_interval=3"})));
+  test::run(config(with({load, "train.exit_interval=4", "optimizer.exp_avg_sq_dtype=fp8"})));
+  test::run(config(with({load})));
+  const auto squares = [](const fs::path& folder) {
+    checkpoint::CheckpointReader reader(folder);
+    std::map<std::string, at::Tensor> found;
+    for (const auto& [name, info] : reader.manifest().tensors) {
+      if (!name.ends_with("/exp_avg_sq")) continue;
+      const std::vector<std::byte> bytes = reader.read(name);
+      const at::Tensor stored = at::empty(info.shape, checkpoint::scalar_type(info.dtype));
+      std::memcpy(stored.mutable_data_ptr(), bytes.data(), bytes.size());
+      found[name] = stored.to(at::kDouble);
+      if (info.dtype != SafeDtype::kF8E4M3) continue;
+      const double bound = reader.manifest().state.at("state_bounds").at(name).get<double>();
+      found[name] /= optim::state_scale(bound, at::kFloat8_e4m3fn, /*root=*/true);
+      found[name].square_();
+    }
+    return found;
+  };
+  for (const int64_t iteration : {4, 5}) {
+    const auto exact = squares(fs::path(scratch / "whole") / checkpoint::step_name(iteration)),
+               own = squares(step(iteration));
+    ASSERT_EQ(own.size(), exact.size());
+    for (const auto& [name, expected] : exact) {
+      const double ratio = (own.at(name).sum() / expected.sum()).item<double>();
+      EXPECT_NEAR(ratio, 1, 0.2) << name << " " << iteration;
+    }
+  }
 }
 
 TEST_F(Loading, OtherContentOfTheSameFilesIsTold) {

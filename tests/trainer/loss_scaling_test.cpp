@@ -255,14 +255,37 @@ TEST_F(LossScaling, OfAConstantIsNoAnswerToALossThatIsNotFinite) {
   EXPECT_EQ(constant.scheduled_samples(16), 4);
 }
 
-TEST_F(LossScaling, OfNormsThatAreTooLargeHoldsTheSchedulesWithoutAScale) {
+TEST_F(LossScaling, AnyStepThatUpdatesNothingHoldsTheSchedules) {
   StepResult large = result_with(1, 9);
   large.too_large = true;
-  trainer::LossScaling none({}, Precision::kBf16);
-  none.after_step(1, large, 4);
-  none.after_step(2, result_with(1, 1), 6);
-  EXPECT_EQ(none.scheduled_iterations(2), 1);
-  EXPECT_EQ(none.scheduled_samples(10), 6);
+  const StepResult skipped[] = {large, result_with(NAN, NAN), result_with(1, INFINITY),
+                                StepResult{}};              // without targets
+  const auto dtypes = {Precision::kBf16, Precision::kFp16}; // without a scale, with one
+  for (const Precision dtype : dtypes)
+    for (size_t i = 0; i < std::size(skipped); ++i) {
+      SCOPED_TRACE(i);
+      trainer::LossScaling scaling({}, dtype);
+      scaling.after_step(1, skipped[i], 4);
+      scaling.after_step(2, result_with(1, 1), 6);
+      EXPECT_EQ(scaling.scheduled_iterations(2), 1);
+      EXPECT_EQ(scaling.scheduled_samples(10), 6);
+      checkpoint::TrainState state;
+      scaling.save(state);
+      trainer::LossScaling resumed({}, dtype);
+      resumed.load(state, /*fresh=*/false);
+      EXPECT_EQ(resumed.scheduled_iterations(2), 1);
+      EXPECT_EQ(resumed.scheduled_samples(10), 6);
+    }
+}
+
+TEST_F(LossScaling, StaysInAStepWithoutTargets) {
+  trainer::LossScaling scaling({.loss_scale_window = 2}, Precision::kFp16);
+  scaling.after_step(1, result_with(1, 1), 4);
+  const double before = scaling.scale();
+  scaling.after_step(2, StepResult{}, 4);
+  EXPECT_EQ(scaling.scale(), before) << "no step of a row of two";
+  scaling.after_step(3, result_with(1, 1), 4);
+  EXPECT_EQ(scaling.scale(), 2 * before);
 }
 
 TEST_F(LossScaling, ScalesAreNumbersOfFp32) {

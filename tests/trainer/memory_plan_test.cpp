@@ -195,7 +195,7 @@ TEST(MemoryPlans, CountBeyond64Bits) {
 TEST(MemoryPlans, CountTheOrderOfMegatronsSamples) {
   const auto data = [](const char* order, int ranks) {
     return plan_memory(small_model({"dataset.type=indexed", "dataset.path=none", order,
-                                    "train.train_iters=1000000"},
+                                    "train.micro_batch_size=1", "train.train_iters=1000000"},
                                    ranks),
                        ranks)
         .rank.data;
@@ -203,6 +203,26 @@ TEST(MemoryPlans, CountTheOrderOfMegatronsSamples) {
   const double samples = 1e6 * static_cast<double>(small_model({}).train.global_batch_size);
   const double more = data("dataset.order=megatron", 1) - data("dataset.order=stable", 1);
   EXPECT_DOUBLE_EQ(more, 12 * samples);
+}
+
+TEST(MemoryPlans, HaveOneOrderOfSamplesForAMachine) {
+  const auto machine = [](const char* order, const LocalRanks& here) {
+    return plan_memory(small_model({"dataset.type=indexed", "dataset.path=none", order,
+                                    "train.micro_batch_size=1", "train.train_iters=1000000"},
+                                   4),
+                       4, here)
+        .machine;
+  };
+  const double samples =
+      1e6 *
+      static_cast<double>(small_model({"train.micro_batch_size=1"}, 4).train.global_batch_size);
+  for (const LocalRanks& here : {LocalRanks{.ranks = 1, .processes = 1},
+                                 {.ranks = 2, .processes = 1},
+                                 {.ranks = 2, .processes = 2},
+                                 {.ranks = 4, .processes = 4}})
+    EXPECT_NEAR(machine("dataset.order=megatron", here) - machine("dataset.order=stable", here),
+                12 * samples, 1)
+        << here.ranks << " of 4 ranks in " << here.processes;
 }
 
 TEST(MemoryPlans, FitIntoTheColumnsOfATerminal) {

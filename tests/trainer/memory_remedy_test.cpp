@@ -136,13 +136,13 @@ TEST(MemoryRemedy, ChangesTheOptimizerWhereNothingElseHelps) {
   EXPECT_THAT(followed_remedy(least, {means, "optimizer.exp_avg_sq_dtype=bf16"}, kNoDisk),
               StartsWith(means + " optimizer.exp_avg_sq_dtype=bf16"));
   EXPECT_THAT(followed_remedy({least},
-                              {"optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=fp16"},
+                              {"optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=fp8"},
                               kNoDisk),
-              StartsWith("optimizer.exp_avg_dtype=fp8 optimizer.exp_avg_sq_dtype=fp16"));
+              StartsWith("optimizer.exp_avg_dtype=fp8 optimizer.exp_avg_sq_dtype=fp8"));
   EXPECT_THAT(
-      followed_remedy(least, {"optimizer.optimizer=lion", "optimizer.exp_avg_dtype=bf16"}, kNoDisk),
+      followed_remedy(least, {"optimizer.optimizer=lion", "optimizer.exp_avg_dtype=fp8"}, kNoDisk),
       StartsWith("optimizer.optimizer=lion optimizer.lr=0.00333 optimizer.min_lr=0.000333 "
-                 "optimizer.weight_decay=0.3 optimizer.exp_avg_dtype=bf16"));
+                 "optimizer.weight_decay=0.3 optimizer.exp_avg_dtype=fp8"));
   EXPECT_THAT(
       followed_remedy(least, {"optimizer.optimizer=adafactor"}, kNoDisk),
       StartsWith("optimizer.optimizer=adafactor optimizer.adafactor_scale_parameter=false"));

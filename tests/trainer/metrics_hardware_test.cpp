@@ -22,8 +22,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 namespace fs = std::filesystem;
 
@@ -69,27 +67,31 @@ TEST(Contention, IsToldFromATenthOfTheTime) {
   EXPECT_THAT(find(10, 0, 2)->what, HasSubstr("gave 20 % of the processor time"));
 }
 
-TEST(ContentionWatch, TellsEachTimeThatItBeginsAndNotOfTheFirstStep) {
+TEST(ContentionWatch, LooksAtTheFirstStepsButOneAndThenAtEveryMinute) {
   const TemporaryFolder root;
   ContentionWatch watch(root.path());
   double running = 1, waiting = 9, now = 0;
   write_proc(root.path(), running, waiting, 0);
   EXPECT_FALSE(watch.step(now));
-  // The steps, each a second long, after which it told.
-  const auto told = [&](int steps, double waiting_a_step) {
+  // The steps, each a second long, after which it finds something that it did not find before, or
+  // nothing any more.
+  const auto changes = [&](int steps, double waiting_a_step) {
     std::vector<int> at;
     for (int step = 1; step <= steps; ++step) {
+      const bool before = watch.finding().has_value();
       write_proc(root.path(), running += 1, waiting += waiting_a_step, 0);
-      if (const auto finding = watch.step(now += 1)) {
-        at.push_back(step);
+      const std::optional<Finding>& finding = watch.step(now += 1);
+      if (finding.has_value() != before) at.push_back(step);
+      if (finding) {
         EXPECT_THAT(finding->what, HasSubstr("of the time"));
       }
     }
     return at;
   };
-  EXPECT_THAT(told(200, 1), ElementsAre(4)) << "crowded from the start, told once";
-  EXPECT_THAT(told(200, 0), IsEmpty());
-  EXPECT_THAT(told(200, 1), SizeIs(1)) << "crowded again";
+  EXPECT_THAT(changes(200, 1), ElementsAre(4))
+      << "crowded from the start, looks at 4, 64, 124, 184";
+  EXPECT_THAT(changes(200, 0), ElementsAre(104)) << "the look at 244 still sees the end of it";
+  EXPECT_THAT(changes(200, 1), ElementsAre(24)) << "crowded again";
 }
 
 TEST(ContentionNotice, NamesOneRankWhenContentionOfAnyBegins) {

@@ -115,7 +115,8 @@ TEST_P(Resharding, OfOtherModelsGoesOnInOtherLayouts) {
                     {"adafactor", {"adafactor_tp4_shared_heads_zero2", "one", "adafactor_zero3"}},
                     {"normuon", {"normuon_tp2_ep2_etp2_zero1", "one"}},
                     {"ema", {"ema_zero1_tp2", "one", "ema_zero3"}},
-                    {"narrow_means", {"narrow_means_zero1_pp2", "narrow_means_zero3", "one"}}};
+                    {"narrow_means", {"narrow_means_zero1_pp2", "narrow_means_zero3", "one"}},
+                    {"slow_means", {"slow_means_tp2_sp", "one"}}};
   const Cases all = {
       {"bert",
        {"one", "bert_zero3_pp2", "bert_tp2_sp", "bert_tp4", "bert_pp2_zb_v", "bert_zero2",
@@ -147,6 +148,7 @@ TEST_P(Resharding, OfOtherModelsGoesOnInOtherLayouts) {
       {"adaptive_muon", {"adaptive_muon_tp4_shared_heads", "adaptive_muon_zero3_cp2", "one"}},
       {"ema", {"ema_zero1_tp2", "one", "ema_zero3", "ema_zero2_pp2_zb_v"}},
       {"narrow_means", {"narrow_means_zero1_pp2", "narrow_means_zero3", "one"}},
+      {"slow_means", {"slow_means_tp2_sp", "one", "slow_means_zero3_pp2"}},
       {"lion", {"lion_tp2_pp2_zero2", "one", "lion_zero3_cp2"}},
       {"t5_untied", {"t5_untied_zero3_pp3", "one", "t5_untied_tp2_pp2_zb_v"}}};
   for (const auto& [work, layouts] : full_matrix() ? all : ci) {

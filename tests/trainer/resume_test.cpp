@@ -51,7 +51,10 @@ class Resume : public testing::TestWithParam<std::string> {
          {"optimizer.ema_decay=0.9", "offload.optimizer=true", "offload.dir=/var/tmp",
           "offload.optimizer_fraction=0.7", "optimizer.qk_clip=true",
           "optimizer.qk_clip_threshold=0.5"}},
-        {"codes", {"optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=fp16"}}};
+        {"codes", {"optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=fp16"}},
+        {"slow",
+         {"optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=fp8",
+          "optimizer.adam_beta1=0.95", "optimizer.adam_beta2=0.999"}}};
     const std::string type = GetParam().substr(0, 4);
     if (GetParam().size() > 5) {
       const auto& keys = optimizers.at(GetParam().substr(5));
@@ -100,8 +103,8 @@ TEST_P(Resume, IsBitForBitTheRunThatWasNotInterrupted) {
 INSTANTIATE_TEST_SUITE_P(Types, Resume,
                          testing::Values("fp64", "fp32", "bf16", "bf16_narrow", "fp32_muon",
                                          "bf16_muon", "bf16_normuon", "fp32_adafactor",
-                                         "bf16_average", "bf16_away", "bf16_codes", "bf16_delayed",
-                                         "fp16_delayed", "bf16_nvfp4"),
+                                         "bf16_average", "bf16_away", "bf16_codes", "bf16_slow",
+                                         "bf16_delayed", "fp16_delayed", "bf16_nvfp4"),
                          [](const auto& info) { return info.param; });
 
 /// Master weights in fp32 and as remainders are the same run, also when it changes from one to the

@@ -10,6 +10,7 @@
 #include "pentatron/trainer/adapters.h"
 #include "pentatron/trainer/families.h"
 #include "tests/support/model_cost.h"
+#include "tests/support/ranks.h"
 #include "tests/trainer/adapter_run.h"
 #include "tests/trainer/layout_runs.h"
 #include "tests/trainer/tiny_run.h"
@@ -104,9 +105,10 @@ TEST(ShareOfTargets, IsKnownOfBertsDataset) {
 constexpr double kRealTokens = 32, kComputedTokens = 40, kRealRows = 16,
                  kComputedRows = 20; // of a step
 
-/// Two samples of a model that is not built.
-StepFlops counted_flops(const Config& config) {
-  const auto model = models::make_model(config.model, {.adapters = plan_adapters(config)});
+/// Two samples of a model that is not built, on a rank of `tp`.
+StepFlops counted_flops(const Config& config, const comm::Group& tp = {}) {
+  const auto model =
+      models::make_model(config.model, {.tp = tp, .adapters = plan_adapters(config)});
   std::vector<bool> trained(model->spec().segments.size(), false);
   for (const nn::Param& param : model->params())
     for (const int64_t segment : param.segments())
@@ -186,7 +188,27 @@ TEST(FrozenWeights, BelowAllThatTrainsCountTheForwardPass) {
     // needs.
     if (placement != "pre")
       expected -= kRealTokens * by_row(all, {"layers.1.attention.qkv.weight"});
-    EXPECT_DOUBLE_EQ(counted_flops(with_frozen(lower, keys)).model, expected) << placement;
+    const Config frozen = with_frozen(lower, keys);
+    test::run_ranks(2, [&](const comm::Group& tp) {
+      for (const comm::Group& group : {comm::Group(), tp})
+        EXPECT_DOUBLE_EQ(counted_flops(frozen, group).model, expected)
+            << placement << " tp=" << group.size();
+    });
+  }
+}
+
+TEST(FrozenWeights, BelowAllAdaptersHaveNoInputGradientToCount) {
+  for (const std::string placement : {"pre", "output", "post"}) {
+    const Config config = test::tiny("unused", {"peft.type=lora", "peft.r=4",
+                                                "model.untie_embeddings_and_output_weights=true",
+                                                "model.norm_placement=" + placement});
+    const double layers =
+        by_row(config, matrices_of_layer(0)) + by_row(config, matrices_of_layer(1));
+    double expected = all_flops(config) - kRealTokens * layers -
+                      kRealRows * by_row(config, {"output.weight"}); // gradients of weights
+    if (placement != "pre")
+      expected -= kRealTokens * by_row(config, {"layers.0.attention.qkv.weight"});
+    EXPECT_DOUBLE_EQ(counted_flops(config).model, expected) << placement;
   }
 }
 

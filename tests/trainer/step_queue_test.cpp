@@ -104,9 +104,9 @@ TEST_F(StepQueueRun, OnACpuEachStepIsReadOnce) {
 }
 
 TEST_F(StepQueueRun, WhatNeedsTheHostReadsEachStep) {
-  for (const char* key :
-       {"optimizer.optimizer=muon", "optimizer.ema_decay=0.9", "mixed_precision.loss_scale=16",
-        "optimizer.decoupled_weight_decay=false", "optimizer.grad_norm_skip_threshold=100"})
+  for (const char* key : {"optimizer.optimizer=muon", "optimizer.ema_decay=0.9",
+                          "mixed_precision.loss_scale=16", "optimizer.decoupled_weight_decay=false",
+                          "optimizer.grad_norm_skip_threshold=100", "train.on_nan=skip"})
     EXPECT_EQ(
         reads({"train.train_iters=6", "logger.log_interval=100", key}, true)["trainer/step.cpp"], 6)
         << key;

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -15,6 +16,7 @@
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/indexed/indexed_writer.h"
 #include "pentatron/models/model.h"
+#include "pentatron/optim/lr_schedule.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/step.h"
 #include "tests/support/model_cost.h"
@@ -158,6 +160,37 @@ TEST_F(NotFinite, AStepIsSkippedAndTheRestGoesOn) {
   }
 }
 
+TEST_F(NotFinite, AStepThatIsSkippedHoldsTheSchedules) {
+  const optim::LrCurve curve = optim::lr_curve({.lr_warmup_iters = 3}, 1e-2, 1e-3, {.iters = 4});
+  for (const bool late : {false, true}) {
+    SCOPED_TRACE(late);
+    const std::string folder = scratch / fmt::format("held{}", late ? 1 : 0);
+    const auto run = [&](std::vector<std::string> more, bool planted) {
+      more.insert(more.end(),
+                  {"train.on_nan=skip", "scheduler.lr_warmup_iters=3", "logger.log_interval=100"});
+      Trainer trainer(batches(std::move(more)), {});
+      if (planted) plant(trainer);
+      return test::finish(trainer, {.late_figures = late});
+    };
+    const test::Trace whole = run({}, true);
+    const test::Trace begin =
+        run({"train.exit_interval=2", "checkpoint.save=" + folder}, /*planted=*/true);
+    const test::Trace rest = run({"checkpoint.load=" + folder}, /*planted=*/false);
+    std::vector<Json> parts = begin.steps;
+    parts.insert(parts.end(), rest.steps.begin(), rest.steps.end());
+    for (const std::vector<Json>& steps : {whole.steps, parts}) {
+      ASSERT_EQ(steps.size(), 4u);
+      for (size_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(steps[i]["skipped"], i == 1) << i;
+        EXPECT_EQ(steps[i]["learning_rate"], curve.at(std::array{1, 2, 2, 3}[i])) << i;
+        EXPECT_EQ(steps[i]["consumed_samples"], 4 * (i + 1)) << i;
+      }
+    }
+    for (const auto& [name, weight] : whole.weights)
+      EXPECT_TRUE(at::allclose(rest.weights.at(name), weight, 0, 0, /*equal_nan=*/true)) << name;
+  }
+}
+
 TEST_F(NotFinite, TheRunStopsAndNamesTheFirstLayer) {
   Trainer trainer(batches({}), {});
   plant(trainer);
@@ -284,6 +317,45 @@ TEST_F(WithoutTargets, AStepHasNoLossAnywhere) {
   EXPECT_EQ(count("/12 | "), 12);
   EXPECT_EQ(count("/12 | loss "), 12 - without);
   EXPECT_EQ(count("/12 | no targets | "), without);
+}
+
+TEST_F(WithoutTargets, AStepHoldsTheSchedules) {
+  write(6, 7); // 12 samples, of which 6 have targets
+  const optim::LrCurve curve = optim::lr_curve({.lr_warmup_iters = 3}, 1e-2, 1e-3, {.iters = 12});
+  for (const bool late : {false, true}) {
+    SCOPED_TRACE(late);
+    const std::string folder = scratch / fmt::format("held{}", late ? 1 : 0);
+    const auto run = [&](std::vector<std::string> more) {
+      more.insert(more.end(), {"train.train_iters=12", "scheduler.lr_warmup_iters=4",
+                               "logger.log_interval=100"});
+      Trainer trainer(masked(std::move(more)), {});
+      return test::finish(trainer, {.late_figures = late});
+    };
+    const test::Trace whole = run({});
+    const test::Trace begin = run({"train.exit_interval=7", "checkpoint.save=" + folder});
+    const test::Trace rest = run({"checkpoint.load=" + folder});
+    ASSERT_EQ(begin.steps.size(), 7u);
+    std::vector<Json> parts = begin.steps;
+    parts.insert(parts.end(), rest.steps.begin(), rest.steps.end());
+    for (const std::vector<Json>& steps : {whole.steps, parts}) {
+      ASSERT_EQ(steps.size(), 12u);
+      int64_t held = 0;
+      for (int64_t i = 0; i < 12; ++i) {
+        const Json& step = steps[static_cast<size_t>(i)];
+        EXPECT_EQ(step["learning_rate"], curve.at(i + 1 - held)) << i;
+        EXPECT_EQ(step["consumed_samples"], i + 1) << i;
+        held += step["loss"].is_null() ? 1 : 0;
+        if (i == 6) {
+          const Json state = checkpoint::read_manifest(folder + "/step_00000007").state;
+          EXPECT_EQ(state.at("held_iterations"), held) << "of seven steps at least one";
+          EXPECT_EQ(state.at("held_samples"), held);
+        }
+      }
+      EXPECT_EQ(held, 6);
+    }
+    for (const auto& [name, weight] : whole.weights)
+      EXPECT_TRUE(at::equal(rest.weights.at(name), weight)) << name;
+  }
 }
 
 TEST_F(WithoutTargets, ARunWithNoneAtAllHasNoLoss) {

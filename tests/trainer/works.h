@@ -255,6 +255,11 @@ inline const std::vector<Work>& works() {
       // Means in 8 and 16 bits, whose scales follow the gradients of all ranks.
       {"narrow_means", llama + " optimizer.exp_avg_dtype=fp8 optimizer.exp_avg_sq_dtype=fp16",
        Work().data, true},
+      // Means that decay too slowly for their type, rounded by chance.
+      {"slow_means",
+       llama + " optimizer.exp_avg_dtype=fp8 optimizer.exp_avg_sq_dtype=fp8 "
+               "optimizer.adam_beta1=0.95 optimizer.adam_beta2=0.999",
+       Work().data, true},
       {"l2", llama + " optimizer.decoupled_weight_decay=false optimizer.weight_decay=0.1"},
       {"nesterov",
        gpt2 + " optimizer.optimizer=sgd optimizer.sgd_nesterov=true optimizer.lr=0.1 "

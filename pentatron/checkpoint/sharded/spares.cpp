@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/atomic_file.h"
-#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 
 namespace pentatron::checkpoint {
@@ -43,9 +42,7 @@ std::optional<std::string> good_manifest(const fs::path& folder) {
     std::string text = read_manifest_text(folder);
     parse_manifest(text, (folder / kManifestName).string());
     return text;
-  } catch (const OutOfDescriptors&) {
-    throw;
-  } catch (const Error&) {
+  } catch (const CheckpointError&) {
     return std::nullopt;
   }
 }
@@ -56,9 +53,7 @@ std::string fault_of(const fs::path& folder, const std::string& name,
   try {
     read_attachment(folder, name, attachment);
     return {};
-  } catch (const OutOfDescriptors&) {
-    throw;
-  } catch (const Error& error) {
+  } catch (const CheckpointError& error) {
     return error.what();
   }
 }

@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "pentatron/base/crc32c.h"
-#include "pentatron/base/descriptors.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/io_thread.h"
 #include "pentatron/base/text.h"
@@ -123,9 +122,7 @@ void check_attachments(const fs::path& folder, const Manifest& manifest, Faults&
   for (const auto& [name, attachment] : manifest.attachments) {
     try {
       read_attachment(folder, name, attachment);
-    } catch (const OutOfDescriptors&) {
-      throw;
-    } catch (const Error& error) {
+    } catch (const CheckpointError& error) {
       faults.add(name, 0, error.what());
     }
   }
@@ -136,7 +133,8 @@ void check_spares(const fs::path& folder, const Manifest& manifest, Faults& faul
 }
 
 /// Without the chunk, so that what several jobs find is one fault.
-void add_fault(const std::string& name, const FileInfo& info, const Error& error, Faults& faults) {
+void add_fault(const std::string& name, const FileInfo& info, const CheckpointError& error,
+               Faults& faults) {
   faults.add(name, 0,
              fmt::format("{} (with {})", error.what(), tensors_between(info, 0, info.bytes)));
 }
@@ -146,9 +144,7 @@ void check_sizes(const fs::path& folder, const Manifest& manifest, Faults& fault
   const auto check = [&](const std::string& name, const FileInfo& info) {
     try {
       const ShardFile file(folder / name, info);
-    } catch (const OutOfDescriptors&) {
-      throw;
-    } catch (const Error& error) {
+    } catch (const CheckpointError& error) {
       add_fault(name, info, error, faults);
     }
     if (progress) progress();
@@ -167,9 +163,7 @@ void check_files(const fs::path& folder, const Manifest& manifest, Faults& fault
         try {
           check_chunks(folder, name, info, first, std::min(info.num_chunks(), first + step), faults,
                        progress);
-        } catch (const OutOfDescriptors&) {
-          throw;
-        } catch (const Error& error) {
+        } catch (const CheckpointError& error) {
           add_fault(name, info, error, faults);
         }
       });
@@ -230,7 +224,7 @@ bool repair_suffices(const fs::path& folder,
                      const std::map<std::string, std::string>& first_faults) {
   try {
     return can_be_repaired(folder, read_manifest(folder), first_faults);
-  } catch (const Error&) {
+  } catch (const CheckpointError&) {
     return has_spare_manifest(folder);
   }
 }
@@ -282,9 +276,9 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
         if (progress) progress();
       }
     }
-  } catch (const OutOfDescriptors&) {
-    throw;
-  } catch (const Error& error) {
+  } catch (const CheckpointError& error) {
+    faults.add("", 0, error.what());
+  } catch (const DataError& error) { // of a header
     faults.add("", 0, error.what());
   }
   report.faults = faults.list();

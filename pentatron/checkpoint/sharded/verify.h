@@ -42,13 +42,15 @@ struct VerifyShare {
 /// Reads everything, on two threads: the manifest with its tiling, every chunk of every file, the
 /// attachments and their copies, the Safetensors headers against the manifest, and that no
 /// Safetensors file, and nothing among the attachments, is there which the manifest does not know.
-/// Never throws for what is in the folder. `progress` is called again and again, by any thread;
-/// `bytes_read` with the bytes of shards and parity files that were read since its last call.
+/// What is in the folder is never thrown; OutOfDescriptors is. `progress` is called again and
+/// again, by any thread; `bytes_read` with the bytes of shards and parity files that were read
+/// since its last call.
 VerifyReport verify(const std::filesystem::path& folder, VerifyScope scope = VerifyScope::kWhole,
                     const std::function<void()>& progress = {},
                     const std::function<void(uint64_t)>& bytes_read = {}, VerifyShare share = {});
 
 /// VerifyReport::repairable of a folder with `first_faults`, which several readers may have found.
+/// Throws OutOfDescriptors.
 bool repair_suffices(const std::filesystem::path& folder,
                      const std::map<std::string, std::string>& first_faults);
 

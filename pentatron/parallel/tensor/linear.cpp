@@ -20,37 +20,42 @@ nn::Param* if_trained(nn::Param* param) {
   return param != nullptr && param->trainable ? param : nullptr;
 }
 
-struct Trained {
+struct WantedGradients {
   nn::Param *weight, *bias; ///< null: not trained, or there is none
+  bool input;
 };
 
-/// dx of a column-parallel layer, and its weight gradient beside the collectives.
+/// dx of a column-parallel layer (undefined if it is not wanted), and its weight gradient beside
+/// the collectives.
 at::Tensor column_backward(const at::Tensor& dy, const at::Tensor& input, const nn::Param& weight,
-                           const Trained& trained, nn::WgradQueue& queue,
+                           const WantedGradients& wanted, nn::WgradQueue& queue,
                            const TensorParallel& tp) {
-  bool any = trained.weight != nullptr || trained.bias != nullptr;
-  if (trained.weight == nullptr && planted("bias_of_a_frozen_weight_forgotten")) any = false;
+  bool any = wanted.weight != nullptr || wanted.bias != nullptr;
+  if (wanted.weight == nullptr && planted("bias_of_a_frozen_weight_forgotten")) any = false;
   comm::Work gathering;
   std::unique_ptr<nn::WgradTask> task;
   if (tp.sequence && queue.deferred()) { // gathers when it runs: until then fewer tokens are kept
-    task = std::make_unique<nn::GatheredWgrad>(dy, input, trained.weight, trained.bias, tp.group);
+    task = std::make_unique<nn::GatheredWgrad>(dy, input, wanted.weight, wanted.bias, tp.group);
   } else {
     at::Tensor x = input;
     if (tp.sequence && any) {
       x = at::empty({input.size(0) * tp.size(), input.size(1)}, input.options());
       gathering = comm::all_gather_into(x, input, 0, tp.group);
     }
-    task = std::make_unique<nn::LinearWgrad>(dy, x, trained.weight, trained.bias);
+    task = std::make_unique<nn::LinearWgrad>(dy, x, wanted.weight, wanted.bias);
   }
-  at::Tensor dx = nn::matmul_nn(dy, weight), sum = dx;
+  at::Tensor dx, sum;
   comm::Work summing;
-  if (tp.sequence) {
-    sum = at::empty_like(input);
-    summing = comm::reduce_scatter_into(sum, dx, tp.group);
-  } else if (!planted("column_input_gradient_not_summed") &&
-             !(trained.weight == nullptr &&
-               planted("input_gradient_of_a_frozen_weight_not_summed"))) {
-    summing = comm::all_reduce_start_(dx, comm::ReduceOp::kSum, tp.group);
+  if (wanted.input) {
+    sum = dx = nn::matmul_nn(dy, weight);
+    if (tp.sequence) {
+      sum = at::empty_like(input);
+      summing = comm::reduce_scatter_into(sum, dx, tp.group);
+    } else if (!planted("column_input_gradient_not_summed") &&
+               !(wanted.weight == nullptr &&
+                 planted("input_gradient_of_a_frozen_weight_not_summed"))) {
+      summing = comm::all_reduce_start_(dx, comm::ReduceOp::kSum, tp.group);
+    }
   }
   gathering.wait();
   if (any) queue.push(std::move(task));
@@ -118,12 +123,12 @@ at::Tensor ColumnParallelLinear::without_variants(const at::Tensor& x,
     });
   }
   nn::record("column_parallel_linear", {x}, {y}, {x},
-             [weight = weight_, bias = bias_, queue = ctx.wgrad, tp = tp_](auto&& grads,
-                                                                           nn::Saved& saved) {
+             [weight = weight_, bias = bias_, queue = ctx.wgrad, tp = tp_,
+              wants_dx = x.requires_grad()](auto&& grads, nn::Saved& saved) {
                const nn::NoAutograd guard;
                return std::vector<at::Tensor>{
                    column_backward(grads[0].contiguous(), saved.take(0), *weight,
-                                   {if_trained(weight), if_trained(bias)}, *queue, tp)};
+                                   {if_trained(weight), if_trained(bias), wants_dx}, *queue, tp)};
              });
   return y;
 }

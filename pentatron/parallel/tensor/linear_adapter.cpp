@@ -290,12 +290,12 @@ at::Tensor LinearAdapter::forward(const at::Tensor& x, const nn::Param& weight,
     if (bias != nullptr && (dora_ || split_ == Split::kColumns)) y.add_(bias->value());
   }
   nn::record("adapted_linear", {x}, {y}, std::move(saved),
-             [this, &weight, dropout](auto&& grads, nn::Saved& kept) {
+             [this, &weight, dropout, wants_dx = x.requires_grad()](auto&& grads, nn::Saved& kept) {
                const nn::NoAutograd guard;
                const at::Tensor dy = grads[0].contiguous();
-               return std::vector<at::Tensor>{split_ == Split::kColumns
-                                                  ? columns_backward(dy, kept, weight, dropout)
-                                                  : rows_backward(dy, kept, weight, dropout)};
+               return std::vector<at::Tensor>{
+                   split_ == Split::kColumns ? columns_backward(dy, kept, weight, dropout)
+                                             : rows_backward(dy, kept, weight, dropout, wants_dx)};
              });
   return y;
 }
@@ -319,22 +319,28 @@ at::Tensor LinearAdapter::scale_back(const at::Tensor& dy, nn::Saved& saved, siz
 }
 
 at::Tensor LinearAdapter::rows_backward(const at::Tensor& dy, nn::Saved& saved,
-                                        const nn::Param& weight, const Dropout& dropout) const {
+                                        const nn::Param& weight, const Dropout& dropout,
+                                        bool wants_dx) const {
   const at::Tensor x = saved.take(0), z = saved.take(1), rows = saved.take(2);
   const at::Tensor dy_to = scale_back(dy, saved, 3);
   const at::Tensor dz = back_up(dy_to, z);
-  const at::Tensor dx = nn::matmul_nn(dy_to, weight);
+  at::Tensor dx;
+  if (wants_dx) dx = nn::matmul_nn(dy_to, weight);
   if (tp_.sequence) { // x need not be gathered for the gradient of A: dz is summed and cut instead
-    const at::Tensor own = at::empty_like(x),
-                     dz_own = at::empty({x.size(0), dz.size(1)}, dz.options());
-    comm::Work summing = comm::reduce_scatter_into(own, dx, tp_.group);
+    at::Tensor own;
+    const at::Tensor dz_own = at::empty({x.size(0), dz.size(1)}, dz.options());
+    comm::Work summing;
+    if (wants_dx) {
+      own = at::empty_like(x);
+      summing = comm::reduce_scatter_into(own, dx, tp_.group);
+    }
     comm::reduce_scatter_into(dz_own, dz, tp_.group).wait();
     summing.wait();
     back_down(dz_own, x, own, dropout, rows);
     return own;
   }
   back_down(dz, x, dx, dropout, rows);
-  comm::all_reduce_(dx, comm::ReduceOp::kSum, tp_.group);
+  if (wants_dx) comm::all_reduce_(dx, comm::ReduceOp::kSum, tp_.group);
   return dx;
 }
 

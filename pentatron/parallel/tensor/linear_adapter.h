@@ -96,7 +96,7 @@ class LinearAdapter {
   at::Tensor row_norms(const Part& part, const nn::Param& weight) const;
   at::Tensor scale_back(const at::Tensor& dy, nn::Saved& saved, size_t first) const;
   at::Tensor rows_backward(const at::Tensor& dy, nn::Saved& saved, const nn::Param& weight,
-                           const Dropout& dropout) const;
+                           const Dropout& dropout, bool wants_dx) const;
   at::Tensor columns_backward(const at::Tensor& dy, nn::Saved& saved, const nn::Param& weight,
                               const Dropout& dropout) const;
 

@@ -74,21 +74,20 @@ std::optional<Finding> find_contention(const CpuTime& before, const CpuTime& aft
   return std::nullopt;
 }
 
-std::optional<Finding> ContentionWatch::step(double now_s) {
-  if (now_s < next_s_) return std::nullopt;
+const std::optional<Finding>& ContentionWatch::step(double now_s) {
+  if (now_s < next_s_) return finding_;
   const CpuTime now = read_cpu_time(root_);
   if (!begin_) {
     begin_ = now;
-    return std::nullopt;
+    return finding_;
   }
   if (++steps_ < kLeastSteps ||
       now.running + now.waiting - begin_->running - begin_->waiting < kLeastWork)
-    return std::nullopt;
-  const bool told = finding_.has_value();
+    return finding_;
   finding_ = find_contention(*begin_, now);
   begin_ = now;
   next_s_ = now_s + kWindow_s;
-  return told ? std::nullopt : finding_;
+  return finding_;
 }
 
 } // namespace pentatron::trainer

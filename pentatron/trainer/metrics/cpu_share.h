@@ -25,13 +25,13 @@ CpuTime read_cpu_time(const std::filesystem::path& root = "/");
 /// second of work.
 std::optional<Finding> find_contention(const CpuTime& before, const CpuTime& after);
 
-/// Looks at the first steps of a run and then at every minute, and tells when contention begins.
+/// Looks at the first steps of a run and then at every minute.
 class ContentionWatch {
  public:
   explicit ContentionWatch(std::filesystem::path root = "/") : root_(std::move(root)) {}
-  /// After each step, at a monotonic time `now_s`; the first one, which sets things up, does not
-  /// count.
-  std::optional<Finding> step(double now_s);
+  /// After each step, at a monotonic time `now_s`: what the last look has found. The first step,
+  /// which sets things up, does not count.
+  const std::optional<Finding>& step(double now_s);
   /// Of the last look; none: no contention.
   const std::optional<Finding>& finding() const { return finding_; }
 

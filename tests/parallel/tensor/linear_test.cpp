@@ -2,11 +2,21 @@
 #include "pentatron/parallel/tensor/linear.h"
 
 #include "pentatron/base/error.h"
+#include "pentatron/comm/recorder.h"
+#include "pentatron/kernels/selection/op_class.h"
+#include "pentatron/kernels/selection/selection.h"
+#include "pentatron/nn/adapter.h"
 #include "pentatron/nn/param_store.h"
 #include "tests/nn/op_fixture.h"
 #include "tests/support/ranks.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
 
 namespace pentatron::parallel {
 namespace {
@@ -113,6 +123,69 @@ TEST_P(ParallelLinear, OfFrozenWeightsThereIsNoProduct) {
       expect_close(params.find("up.bias").main_grad(), shard(dy.matmul(w2).sum(0), 0, tp),
                    kExactLinear);
   });
+}
+
+/// Of products dy W, which give the gradient of an input.
+bool multiplies_by_weights(const kernels::AskedClasses& asked) {
+  return std::ranges::any_of(asked.all(), [](const kernels::OpClass c) {
+    return kernels::class_name(c).starts_with("gemm float32 nn ");
+  });
+}
+
+/// Where nothing before trains.
+TEST_P(ParallelLinear, OfAnInputThatNeedsNoGradientThereIsNoProduct) {
+  constexpr int64_t kTokens = 6;
+  const nn::AdapterPlan plan{.weights = {{"weight", {{.name = {}, .rank = 2, .scale = 0.5}}}}};
+  struct Seen {
+    size_t operations = 0;
+    std::vector<at::Tensor> gradients; ///< of parameters
+  };
+  for (const bool adapted : {false, true})
+    for (const bool sequence : {false, true}) {
+      SCOPED_TRACE(fmt::format("adapted {} sequence {}", adapted, sequence));
+      std::array<Seen, 2> seen; // of rank 0, without and with a gradient of the input
+      for (const bool wanted : {false, true}) {
+        const kernels::AskedClasses asked;
+        run_ranks(ranks(), [&](const comm::Group& group) {
+          const auto recorder = std::make_shared<comm::Recorder>();
+          const TensorParallel tp(comm::recorded(group, recorder), sequence,
+                                  /*overlap_products=*/false);
+          nn::ParamList params;
+          const nn::Scope plain(params, at::kFloat, {{"tp", {tp.rank(), tp.size()}}});
+          const ColumnParallelLinear layer(adapted ? plain.with_adapters(&plan) : plain,
+                                           {.in = 4, .parts = {{"up", 12, 1}}, .bias = bias()}, tp);
+          for (const char* const name : {"weight", "bias"})
+            if (nn::Param* const param = params.find_or_null(name)) param->trainable = !adapted;
+          const nn::ResidentStore store(params, at::kCPU);
+          uint64_t seed = 0;
+          for (nn::Param& param : params) nn::load_global(param, randn(param.spec().shape, ++seed));
+          test::Pass pass(kTokens);
+          const at::Tensor all = randn({kTokens, 4}, 11, at::kFloat),
+                           x = (tp.sequence ? shard(all, 0, group) : all).clone(),
+                           dy = shard(randn({kTokens, 12}, 12, at::kFloat), 1, group);
+          x.requires_grad_(wanted);
+          const at::Tensor y = layer.forward(x, pass.ctx);
+          recorder->enable(true);
+          y.backward(dy);
+          recorder->enable(false);
+          EXPECT_EQ(x.grad().defined(), wanted);
+          for (const nn::Param& param : params)
+            EXPECT_EQ(param.outstanding_uses(), 0) << param.name();
+          if (group.rank() != 0) return;
+          Seen& mine = seen[wanted ? 1 : 0];
+          mine.operations = recorder->take().size();
+          for (const nn::Param& param : params)
+            if (param.trainable) mine.gradients.push_back(param.main_grad().clone());
+        });
+        EXPECT_EQ(multiplies_by_weights(asked), wanted);
+      }
+      EXPECT_EQ(seen[1].operations, seen[0].operations + (ranks() > 1 ? 1 : 0))
+          << "the sum of the gradient over the ranks";
+      ASSERT_EQ(seen[0].gradients.size(), seen[1].gradients.size());
+      EXPECT_FALSE(seen[0].gradients.empty());
+      for (size_t i = 0; i < seen[0].gradients.size(); ++i)
+        EXPECT_TRUE(at::equal(seen[0].gradients[i], seen[1].gradients[i])) << i;
+    }
 }
 
 TEST_P(ParallelLinear, ColumnThenRowIsTheUnsplitProduct) {
