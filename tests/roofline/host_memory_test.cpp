@@ -63,6 +63,7 @@ bool chosen(const std::string& key) {
   static const std::set<std::string> few = {"model.mtp_num_layers",
                                             "optimizer.ema_decay",
                                             "optimizer.exp_avg_dtype",
+                                            "optimizer.exp_avg_sq_dtype",
                                             "optimizer.optimizer",
                                             "optimizer.qk_clip",
                                             "optimizer.sgd_nesterov",
