@@ -321,7 +321,7 @@ TEST_F(WithoutTargets, AStepHasNoLossAnywhere) {
 
 TEST_F(WithoutTargets, AStepHoldsTheSchedules) {
   write(6, 7); // 12 samples, of which 6 have targets
-  const optim::LrCurve curve = optim::lr_curve({.lr_warmup_iters = 3}, 1e-2, 1e-3, {.iters = 12});
+  const optim::LrCurve curve = optim::lr_curve({.lr_warmup_iters = 4}, 1e-2, 1e-3, {.iters = 12});
   for (const bool late : {false, true}) {
     SCOPED_TRACE(late);
     const std::string folder = scratch / fmt::format("held{}", late ? 1 : 0);
