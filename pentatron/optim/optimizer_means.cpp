@@ -98,15 +98,15 @@ void Optimizer::raise_squares(const Part& part, const std::vector<at::Tensor>& s
   });
   if (coarse == kept.end()) return;
   for (size_t i = 0; i < kept.size(); ++i) {
-    if (!kept[i].growth.squared || stores_root(kept[i].dtype, true)) continue;
-    for_each_overlap(
-        part.run->pieces, part.begin, part.size,
-        [&](const nn::Piece& piece, int64_t from, int64_t size) {
-          const double bound = bounds_.of(piece.param->name() + "/" + coarse->name);
-          if (bound == 0) return;
-          const double least = smallest_state(bound, coarse->dtype);
-          states[i].narrow(0, from, size).clamp_min_(least * least / kept[i].growth.decay);
-        });
+    const double decay = kept[i].growth.decay; // 0: nothing of what it was stays
+    if (!kept[i].growth.squared || stores_root(kept[i].dtype, true) || decay == 0) continue;
+    for_each_overlap(part.run->pieces, part.begin, part.size,
+                     [&](const nn::Piece& piece, int64_t from, int64_t size) {
+                       const double bound = bounds_.of(piece.param->name() + "/" + coarse->name);
+                       if (bound == 0) return;
+                       const double least = smallest_state(bound, coarse->dtype);
+                       states[i].narrow(0, from, size).clamp_min_(least * least / decay);
+                     });
   }
 }
 

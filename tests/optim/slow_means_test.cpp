@@ -356,6 +356,23 @@ TEST(MeansOfSquares, KeepUpdatesSmallWhereGradientsDifferByAMillion) {
   }
 }
 
+TEST(MeansOfSquares, ThatForgetEverythingStayFiniteBesideACoarseMean) {
+  const OptimizerConfig config{
+      .adam_beta1 = 0.98, .adam_beta2 = 0, .exp_avg_dtype = StateDtype::kFp8};
+  nn::ParamList params;
+  params.add({.name = "w", .shape = {8, 8}}, nn::Init::constant(0), at::kFloat, {});
+  plan_rules(params, config);
+  const nn::ResidentStore store(params, at::kCPU);
+  nn::Param& w = params.find("w");
+  w.initialize(3);
+  Optimizer optimizer(config, store.shards());
+  for (uint64_t step = 1; step <= 3; ++step) {
+    w.main_grad().copy_(test::randn({8, 8}, step));
+    optimizer.step(1e-3, 0, 1);
+  }
+  EXPECT_TRUE(at::isfinite(w.value()).all().item<bool>());
+}
+
 TEST(MeansOfSquares, KeepUpdatesSmallBesideACoarseMean) {
   constexpr double kLr = 1e-3;
   const at::Tensor sizes = at::pow(10, -at::linspace(0, 7, 4096, at::kFloat)).view({64, 64});
