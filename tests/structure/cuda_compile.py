@@ -21,28 +21,13 @@ def find_nvcc(root):
     return next((p for p in places if p and os.access(p, os.X_OK)), None)
 
 
-def compile_text(nvcc, root, architecture, out, name, text):
-    """What nvcc says about a text that it cannot compile; empty if it can."""
+def compile_one(nvcc, root, path, architecture, out):
+    """What nvcc says about a file that it cannot compile; empty if it can."""
     # Every pass, but without optimising: half of the time. scripts/bundle.sh compiles what people run.
-    source = os.path.join(out, name + ".cu")
-    with open(source, "w", encoding="utf-8") as file:
-        file.write(text)
     command = [nvcc, "-c", "-O0", "-Xcicc", "-O0", "-Xptxas", "-O0", "-std=c++20", f"-arch=sm_{architecture}", "-Werror",
-               "all-warnings", "-I", root, source, "-o", source + ".o"]
+               "all-warnings", "-I", root, os.path.join(root, path), "-o", os.path.join(out, path.replace("/", "_") + ".o")]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if run.returncode == 0 else run.stdout + run.stderr + f"nvcc ended with {run.returncode}"
-
-
-def compile_all(compile_one, pool, root, paths):
-    """What nvcc says about each file. CUDA's headers take most of the time, so kernels are compiled as two texts, or one by one
-    to tell whose fault it is; a header that a file needs may then be one of another (scripts/bundle.sh compiles each file)."""
-    texts = [f"#line 1\n{files.read(root, path)}\n" for path in paths]  # of included files nvcc accepts unused functions
-    kernels = [i for i, path in enumerate(paths) if path.startswith("pentatron/kernels/")]
-    groups = [group for group in (kernels[::2], kernels[1::2]) if group]
-    joined = [pool.submit(compile_one, f"group{g}", "".join(texts[i] for i in group)) for g, group in enumerate(groups)]
-    good = {i for group, job in zip(groups, joined) if not job.result() for i in group}
-    jobs = [None if i in good else pool.submit(compile_one, f"file{i}", text) for i, text in enumerate(texts)]
-    return ["" if job is None else job.result() for job in jobs]
 
 
 def find_header(name, nvcc, root):
@@ -92,10 +77,10 @@ def main(root, torch=None, cxx=None, architecture="90"):
         print("no nccl.h: what includes it is left out")
         hosts = [p for p in hosts if "<nccl.h>" not in files.read(root, p)]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool, tempfile.TemporaryDirectory() as out:
-        compile_one = functools.partial(compile_text, nvcc, root, architecture, out)
+        jobs = [pool.submit(compile_one, nvcc, root, path, architecture, out) for path in paths]
         check = functools.partial(check_host, cxx, torch, [f for f in folders if f], root)
         of_hosts = pool.submit(check_hosts, check, root, hosts)
-        outputs = compile_all(compile_one, pool, root, paths) + of_hosts.result()
+        outputs = [job.result() for job in jobs] + of_hosts.result()
     failed = [path for path, output in zip(paths + hosts, outputs) if output]
     for path, output in zip(paths + hosts, outputs):
         if output:
