@@ -4,6 +4,7 @@
 
 #include "benchmarks/kernels/beside_torch.h"
 #include "pentatron/kernels/optimizer/buffer.h"
+#include "pentatron/kernels/optimizer/narrow.h"
 
 namespace {
 
@@ -86,6 +87,45 @@ void cast_to_bf16(benchmark::State& state) {
       [&] { y.copy_(x); });
 }
 BENCHMARK(cast_to_bf16)->UseManualTime()->Unit(benchmark::kMillisecond);
+
+/// Rounding to bf16 by chance; torch: random low halves are added to the bits, which are cut off.
+void round_to_bf16_by_chance(benchmark::State& state) {
+  const at::Tensor x = at::randn({kElements});
+  at::Tensor y = at::zeros({kElements}, at::kBFloat16), noise = at::zeros({kElements}, at::kInt);
+  bench::beside_torch(
+      state, kN * 6,
+      [&] {
+        kernels::store_narrow({.cols = kElements, .value = x.data_ptr(), .stored = y.data_ptr()});
+      },
+      [&] {
+        noise.random_(0, 1 << 16).add_(x.view(at::kInt)).bitwise_and_(-(1 << 16));
+        y.copy_(noise.view(at::kFloat));
+      });
+}
+BENCHMARK(round_to_bf16_by_chance)->UseManualTime()->Unit(benchmark::kMillisecond);
+
+/// Rounding to e4m3 by chance, of values or of their roots; torch: its cast, which rounds to the
+/// nearest.
+void round_to_e4m3_by_chance(benchmark::State& state, bool root) {
+  const at::Tensor x = at::rand({kElements});
+  at::Tensor y = at::zeros({kElements}, at::kFloat8_e4m3fn);
+  bench::beside_torch(
+      state, kN * 5,
+      [&] {
+        kernels::store_narrow({.type = kernels::NarrowType::kE4M3,
+                               .cols = kElements,
+                               .value = x.data_ptr(),
+                               .stored = y.data_ptr(),
+                               .root = root});
+      },
+      [&] { y.copy_(root ? x.sqrt() : x); });
+}
+BENCHMARK_CAPTURE(round_to_e4m3_by_chance, values, false)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(round_to_e4m3_by_chance, roots, true)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
 
 void scale(benchmark::State& state) {
   at::Tensor x = at::randn({kElements});

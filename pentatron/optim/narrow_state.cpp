@@ -1,10 +1,8 @@
 #include "pentatron/optim/narrow_state.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 
@@ -18,7 +16,6 @@
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/kernels/optimizer/narrow.h"
-#include "pentatron/kernels/quantize/formats.h"
 #include "pentatron/nn/ops/kernel_args.h"
 
 namespace pentatron::optim {
@@ -83,70 +80,72 @@ double smallest_state(double bound, at::ScalarType dtype) {
   return smallest_number(dtype) / state_scale(bound, dtype);
 }
 
-/// widened() of FP8 by a table, which takes a fraction of the time of LibTorch's conversion.
-static at::Tensor looked_up(const at::Tensor& stored, double scale, bool root) {
-  std::array<float, 256> table;
-  for (size_t code = 0; code < table.size(); ++code) {
-    const float value = kernels::value_of(kernels::kE4M3, static_cast<uint8_t>(code)) *
-                        static_cast<float>(1 / scale);
-    table[code] = root ? value * value : value;
+void widen_into(const at::Tensor& wide, const at::Tensor& stored, double scale, bool root) {
+  if (!is_scaled(stored.scalar_type())) {
+    wide.copy_(stored);
+    return;
   }
-  at::Tensor wide = at::empty(stored.sizes(), stored.options().dtype(at::kFloat));
-  const auto* const from = static_cast<const uint8_t*>(stored.const_data_ptr());
-  float* const to = wide.data_ptr<float>();
-  at::parallel_for(0, stored.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) to[i] = table[from[i]];
-  });
-  return wide;
+  PT_DCHECK(wide.is_contiguous());
+  const at::Tensor from = stored.contiguous();
+  kernels::load_narrow({.dtype = nn::kernel_dtype(wide.scalar_type()),
+                        .type = narrow_type(stored.scalar_type()),
+                        .n = wide.numel(),
+                        .stored = from.const_data_ptr(),
+                        .value = wide.mutable_data_ptr(),
+                        .scale = scale,
+                        .root = root},
+                       nn::KernelContext(wide));
 }
 
 at::Tensor widened(const at::Tensor& stored, double scale, at::ScalarType acc, bool root) {
-  if (stored.scalar_type() == at::kFloat8_e4m3fn && acc == at::kFloat && stored.is_cpu() &&
-      stored.is_contiguous())
-    return looked_up(stored, scale, root);
-  const at::Tensor value = stored.to(acc);
-  if (scale != 1) at::Tensor(value).mul_(1 / scale);
-  if (root) at::Tensor(value).square_();
-  return value;
+  at::Tensor wide = at::empty(stored.sizes(), stored.options().dtype(acc));
+  widen_into(wide, stored, scale, root);
+  return wide;
+}
+
+/// To the nearest, without an order of the elements.
+static kernels::StoreNarrowArgs storing(const at::Tensor& stored, const at::Tensor& value,
+                                        double scale, bool squared) {
+  const at::ScalarType type = stored.scalar_type();
+  return {.dtype = nn::kernel_dtype(value.scalar_type()),
+          .type = narrow_type(type),
+          .cols = stored.numel(),
+          .value = value.const_data_ptr(),
+          .stored = stored.mutable_data_ptr(),
+          .scale = scale,
+          .root = stores_root(type, squared),
+          .positive = squared && is_scaled(type)};
 }
 
 void store_narrow(const at::Tensor& stored, const at::Tensor& value, double scale, bool squared) {
-  const at::ScalarType type = stored.scalar_type();
-  if (!is_scaled(type)) {
+  if (!is_scaled(stored.scalar_type())) {
     stored.copy_(value);
     return;
   }
-  const double most = largest_number(type);
-  at::Tensor scaled = stores_root(type, squared) ? value.sqrt().mul_(scale) : value.mul(scale);
-  scaled.clamp_(-most, most);
-  if (squared) scaled = at::where(value.gt(0), scaled.clamp_min(smallest_number(type)), scaled);
-  stored.copy_(scaled);
+  const at::Tensor from = value.contiguous(), to = stored.contiguous();
+  kernels::store_narrow(storing(to, from, scale, squared), nn::KernelContext(stored));
+  if (!to.is_same(stored)) stored.copy_(to);
 }
 
 void store_by_chance(const at::Tensor& stored, const at::Tensor& value, double scale, bool squared,
                      const Chance& chance) {
-  const at::ScalarType type = stored.scalar_type();
-  auto* const to = static_cast<std::byte*>(stored.mutable_data_ptr());
-  const auto* const from = static_cast<const std::byte*>(value.const_data_ptr());
-  const Stream stream(0, "rounding of " + chance.name);
+  kernels::StoreNarrowArgs args = storing(stored, value, scale, squared);
+  const auto* const from = static_cast<const std::byte*>(args.value);
+  auto* const to = static_cast<std::byte*>(args.stored);
+  args.by_chance = true;
+  args.key = Stream(0, "rounding of " + chance.name).key();
+  args.step = static_cast<uint64_t>(chance.step);
   const nn::KernelContext context(stored);
-  for (const nn::GlobalRuns& runs : chance.runs)
-    kernels::round_by_chance(
-        {.dtype = nn::kernel_dtype(value.scalar_type()),
-         .type = narrow_type(type),
-         .rows = runs.count,
-         .cols = runs.size,
-         .stride = runs.local_step,
-         .value = from + runs.local * value.element_size(),
-         .stored = to + runs.local * stored.element_size(),
-         .scale = scale,
-         .root = stores_root(type, squared),
-         .positive = squared && is_scaled(type),
-         .key = stream.key(),
-         .step = static_cast<uint64_t>(chance.step),
-         .first = planted("chance_of_the_ranks_own_element") ? runs.local : runs.global,
-         .first_step = runs.global_step},
-        context);
+  for (const nn::GlobalRuns& runs : chance.runs) {
+    args.rows = runs.count;
+    args.cols = runs.size;
+    args.stride = runs.local_step;
+    args.value = from + runs.local * value.element_size();
+    args.stored = to + runs.local * stored.element_size();
+    args.first = planted("chance_of_the_ranks_own_element") ? runs.local : runs.global;
+    args.first_step = runs.global_step;
+    kernels::store_narrow(args, context);
+  }
 }
 
 StateBounds::StateBounds(const std::vector<std::string>& own, comm::Group world)

@@ -45,7 +45,9 @@ double state_scale(double bound, at::ScalarType dtype, bool root = false);
 /// The smallest number above zero of a mean with this bound, in a type with scales.
 double smallest_state(double bound, at::ScalarType dtype);
 
-/// stored / scale, squared if it is a root, in the type `acc`; a copy.
+/// wide = stored / scale, squared if it is a root.
+void widen_into(const at::Tensor& wide, const at::Tensor& stored, double scale, bool root);
+/// The same in a new tensor of the type `acc`.
 at::Tensor widened(const at::Tensor& stored, double scale, at::ScalarType acc, bool root = false);
 
 /// stored = scale value, or scale root(value) where the type holds roots of means of squares,

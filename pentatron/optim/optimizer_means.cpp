@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "pentatron/base/planted_bug.h"
+#include "pentatron/kernels/quantize/quantize.h"
 #include "pentatron/nn/host_copies.h"
+#include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/optim/rules.h"
 
@@ -21,6 +23,14 @@ void for_each_overlap(const std::vector<nn::Piece>& pieces, int64_t begin, int64
                   to = std::min(begin + size, piece.begin + piece.size);
     if (from < to) visit(piece, from - begin, to - from);
   }
+}
+
+double largest_size(const at::Tensor& flat) {
+  if (flat.is_cpu() && flat.scalar_type() != at::kDouble)
+    return kernels::largest_size(nn::kernel_dtype(flat.scalar_type()), flat.numel(),
+                                 flat.const_data_ptr());
+  const auto [low, high] = flat.aminmax();
+  return nn::host_value<double>(at::maximum(low.neg(), high));
 }
 
 } // namespace
@@ -49,14 +59,17 @@ StateBounds Optimizer::grown(double weight_decay, double grad_scale) const {
     for (const Run& run : state.runs)
       for (const nn::Piece& piece : run.pieces) {
         const auto most = [&](const at::Tensor& flat) {
-          const auto [low, high] =
-              flat.narrow(0, run.range.begin + piece.begin, piece.size).aminmax();
-          return nn::host_value<double>(at::maximum(low.neg(), high));
+          return largest_size(flat.narrow(0, run.range.begin + piece.begin, piece.size));
         };
+        if (piece.size == 0 || std::ranges::none_of(state.kept, [](const RuleState& kept) {
+              return is_scaled(kept.dtype);
+            }))
+          continue;
+        const double gradient = most(shard.gradients) * grad_scale;
         for (const RuleState& kept : state.kept) {
-          if (!is_scaled(kept.dtype) || piece.size == 0) continue;
+          if (!is_scaled(kept.dtype)) continue;
           double& largest = own[piece.param->name() + "/" + kept.name];
-          double here = most(shard.gradients) * grad_scale;
+          double here = gradient;
           const double decay = weight_decay * run.factors.decay;
           // Values are rounded, and a sum of two numbers too.
           if (kept.growth.decayed && decay != 0) here += 1.01 * decay * most(shard.values);
@@ -80,13 +93,16 @@ at::Tensor Optimizer::widen(const Part& part, const RuleState& what,
   const at::ScalarType acc = nn::acc_dtype(part.state->shard.shard.values.scalar_type());
   if (!is_scaled(what.dtype)) return stored.to(acc);
   const bool root = stores_root(what.dtype, what.growth.squared);
-  const at::Tensor wide = at::zeros(stored.sizes(), stored.options().dtype(acc));
+  at::Tensor wide = at::empty(stored.sizes(), stored.options().dtype(acc));
+  if (std::ranges::none_of(part.run->pieces, [&](const nn::Piece& piece) {
+        return piece.begin <= part.begin && part.begin + part.size <= piece.begin + piece.size;
+      }))
+    wide.zero_(); // the gaps between parameters, too
   for_each_overlap(part.run->pieces, part.begin, part.size,
                    [&](const nn::Piece& piece, int64_t from, int64_t size) {
                      const double bound = bounds_.of(piece.param->name() + "/" + what.name);
-                     wide.narrow(0, from, size)
-                         .copy_(widened(stored.narrow(0, from, size),
-                                        state_scale(bound, what.dtype, root), acc, root));
+                     widen_into(wide.narrow(0, from, size), stored.narrow(0, from, size),
+                                state_scale(bound, what.dtype, root), root);
                    });
   return wide;
 }

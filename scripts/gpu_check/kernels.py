@@ -7,7 +7,7 @@ from part import Part
 from suites import run_on_gpu, run_tests
 
 OPERATORS = ["Activation*", "AdamW*", "Cast*", "Control*", "*CrossEntropy*", "Dropout*", "Embedding*", "FindNonfinite*", "Fp8*", "Hadamard*", "Lion*", "Norm*",
-             "Rope*-RopeFrequencies*", "RoundByChance*", "Scale*", "Sgd*", "SumOfSquares*-SumOfSquares.EveryEntryAndThreadCountGiveTheSameBits", "SumRows*", "TiledBlocks*",
+             "Rope*-RopeFrequencies*", "LoadNarrow*", "StoreNarrow*", "Scale*", "Sgd*", "SumOfSquares*-SumOfSquares.EveryEntryAndThreadCountGiveTheSameBits", "SumRows*", "TiledBlocks*",
              "Zero*"]
 
 

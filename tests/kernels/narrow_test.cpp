@@ -42,6 +42,12 @@ struct Codes {
     return type == NarrowType::kE4M3 ? static_cast<const uint8_t*>(memory.data())[i]
                                      : static_cast<const uint16_t*>(memory.data())[i];
   }
+  void set(int64_t i, uint32_t code) {
+    if (type == NarrowType::kE4M3)
+      static_cast<uint8_t*>(memory.data())[i] = static_cast<uint8_t>(code);
+    else
+      static_cast<uint16_t*>(memory.data())[i] = static_cast<uint16_t>(code);
+  }
   double number(int64_t i) const {
     const uint32_t code = (*this)[i], sign = code & sign_of(type);
     return (sign != 0 ? -1 : 1) * number_of(type, code ^ sign);
@@ -51,21 +57,24 @@ struct Codes {
   Array memory;
 };
 
-RoundByChanceArgs arguments(const Array& x, Codes& codes) {
+StoreNarrowArgs arguments(const Array& x, Codes& codes) {
   return {.dtype = x.dtype(),
           .type = codes.type,
           .cols = x.size(),
           .stride = x.size(),
           .value = x.data(),
           .stored = codes.memory.data(),
+          .by_chance = true,
           .key = Stream(5, "rounding").key(),
           .step = kStep,
           .first = 1000};
 }
 
-uint32_t word_of(int64_t element) {
-  const auto g = static_cast<uint64_t>(element);
-  return Stream(5, "rounding").bits(g / 64 * 16 + g % 16, kStep)[g % 64 / 16];
+/// In (0, 1).
+double draw_of(int64_t element) {
+  const auto g = static_cast<uint64_t>(element), h = g % 128 / 16;
+  const uint32_t word = Stream(5, "rounding").bits(g / 128 * 16 + g % 16, kStep)[h % 4];
+  return ((h < 4 ? word & 0xFFFF : word >> 16) + 0.5) * 0x1p-16;
 }
 
 /// The largest code whose number is at most `size`.
@@ -92,64 +101,86 @@ Array numbers(DType dtype, NarrowType type, int64_t n, bool positive) {
   return y;
 }
 
-TEST(RoundByChance, TakesTheUpperNeighbourForItsShareOfTheWords) {
-  const int64_t n = 3001;
+/// What `visit(x, below)` makes of elements, against every entry.
+template <class Up>
+void expect_codes(const StoreNarrowArgs& a, const Array& x, Codes& codes, const Up& goes_up) {
+  const int64_t n = x.size();
+  for (const auto& e : entries_for(store_narrow_entries(), a)) {
+    e.run(a, {});
+    int64_t up = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const auto y = static_cast<float>(x[i] * a.scale * (a.root ? a.scale : 1));
+      const double size = a.root ? std::sqrt(y) : std::abs(y);
+      const uint32_t below = code_below(codes.type, size), largest = largest_code(codes.type);
+      uint32_t expected = below;
+      if (below < largest && goes_up(i, std::abs(y), below)) ++expected, ++up;
+      ASSERT_EQ(codes[i], expected | (!a.root && std::signbit(x[i]) ? sign_of(codes.type) : 0))
+          << e.name << " " << x[i] << " " << static_cast<int>(codes.type) << a.root;
+    }
+    EXPECT_GT(up, n / 10);
+    EXPECT_LT(up, 9 * n / 10);
+  }
+}
+
+TEST(StoreNarrow, ByChanceTakesTheUpperNeighbourForItsShareOfTheDraws) {
   for (const NarrowType type : kTypes)
     for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
-      const Array x = numbers(dtype, type, n, false);
-      Codes codes(type, n);
-      RoundByChanceArgs a = arguments(x, codes);
+      const Array x = numbers(dtype, type, 3001, false);
+      Codes codes(type, x.size());
+      StoreNarrowArgs a = arguments(x, codes);
       a.scale = 0.5;
-      for (const auto& e : entries_for(round_by_chance_entries(), a)) {
-        e.run(a, {});
-        int64_t up = 0;
-        for (int64_t i = 0; i < n; ++i) {
-          const double size = std::abs(static_cast<float>(x[i] * 0.5));
-          const uint32_t below = code_below(type, size), largest = largest_code(type);
-          uint32_t expected = below;
-          if (below < largest) {
-            const double low = number_of(type, below), high = number_of(type, below + 1);
-            const double share = std::floor((size - low) / (high - low) * 0x1p32);
-            if (word_of(1000 + i) < share) ++expected, ++up;
-          }
-          ASSERT_EQ(codes[i], expected | (std::signbit(x[i]) ? sign_of(type) : 0))
-              << e.name << " " << x[i] << " " << static_cast<int>(type);
-        }
-        EXPECT_GT(up, n / 10);
-      }
+      expect_codes(a, x, codes, [&](int64_t i, double size, uint32_t below) {
+        const double low = number_of(type, below), high = number_of(type, below + 1);
+        return draw_of(1000 + i) * (high - low) < size - low;
+      });
     }
 }
 
-TEST(RoundByChance, OfRootsTakesTheShareOfTheSquares) {
-  const int64_t n = 3001;
+TEST(StoreNarrow, OfRootsByChanceTakesTheShareOfTheSquares) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
-    Array x = numbers(dtype, NarrowType::kE4M3, n, true);
-    for (int64_t i = 0; i < n; ++i) x.set(i, static_cast<float>(x[i] * x[i] * 64));
-    Codes codes(NarrowType::kE4M3, n);
-    RoundByChanceArgs a = arguments(x, codes);
+    Array x = numbers(dtype, NarrowType::kE4M3, 3001, true);
+    for (int64_t i = 0; i < x.size(); ++i) x.set(i, static_cast<float>(x[i] * x[i] * 64));
+    Codes codes(NarrowType::kE4M3, x.size());
+    StoreNarrowArgs a = arguments(x, codes);
     a.scale = 0.25;
     a.root = true;
-    for (const auto& e : entries_for(round_by_chance_entries(), a)) {
-      e.run(a, {});
-      for (int64_t i = 0; i < n; ++i) {
-        const double square = x[i] / 16;
-        const uint32_t below = code_below(NarrowType::kE4M3, std::sqrt(square));
-        uint32_t expected = below;
-        if (below < largest_code(NarrowType::kE4M3)) {
-          const double low = number_of(NarrowType::kE4M3, below),
-                       high = number_of(NarrowType::kE4M3, below + 1);
-          const auto share = static_cast<float>((square - low * low) / (high * high - low * low));
-          if (static_cast<float>(word_of(1000 + i) >> 8) * 0x1p-24f < share) ++expected;
+    expect_codes(a, x, codes, [&](int64_t i, double square, uint32_t below) {
+      const double low = number_of(codes.type, below), high = number_of(codes.type, below + 1);
+      return draw_of(1000 + i) * (high * high - low * low) < square - low * low;
+    });
+  }
+}
+
+TEST(StoreNarrow, ToTheNearestBreaksTiesToEven) {
+  for (const NarrowType type : kTypes)
+    for (const bool root : {false, true}) {
+      if (root && type != NarrowType::kE4M3) continue;
+      for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+        Array x = numbers(dtype, type, 3001, root);
+        for (int64_t i = 0; i < x.size(); ++i) {
+          const auto code = static_cast<uint32_t>(i % 100);
+          // Every third lies half way.
+          double size =
+              i % 3 == 0 ? (number_of(type, code) + number_of(type, code + 1)) / 2 : std::abs(x[i]);
+          if (root) size = static_cast<float>(size * size);
+          x.set(i, std::signbit(x[i]) ? -size : size);
         }
-        ASSERT_EQ(codes[i], expected) << e.name << " " << x[i];
+        Codes codes(type, x.size());
+        StoreNarrowArgs a = arguments(x, codes);
+        a.by_chance = false;
+        a.root = root;
+        expect_codes(a, x, codes, [&](int64_t, double y, uint32_t below) {
+          const double low = number_of(type, below), high = number_of(type, below + 1);
+          const double size = root ? std::sqrt(static_cast<float>(y)) : y;
+          return size - low > high - size || (size - low == high - size && below % 2 != 0);
+        });
       }
     }
-  }
 }
 
 /// What is stored has the number, or the square, as its mean; nothing but the two neighbours
 /// occurs.
-TEST(RoundByChance, IsExactOnAverage) {
+TEST(StoreNarrow, IsExactOnAverage) {
   const int64_t n = int64_t{1} << 20;
   for (const bool root : {false, true})
     for (const NarrowType type : kTypes) {
@@ -160,9 +191,9 @@ TEST(RoundByChance, IsExactOnAverage) {
         const auto value = static_cast<float>(root ? number * number : number);
         const Array x(DType::kFloat32, n, value);
         Codes codes(type, n);
-        RoundByChanceArgs a = arguments(x, codes);
+        StoreNarrowArgs a = arguments(x, codes);
         a.root = root;
-        round_by_chance(a);
+        store_narrow(a);
         const uint32_t below = code_below(type, root ? std::sqrt(value) : value);
         int64_t up = 0;
         for (int64_t i = 0; i < n; ++i) {
@@ -181,19 +212,19 @@ TEST(RoundByChance, IsExactOnAverage) {
     }
 }
 
-TEST(RoundByChance, OfPartsOfAMatrixIsThatOfTheWhole) {
+TEST(StoreNarrow, OfPartsOfAMatrixIsThatOfTheWhole) {
   const int64_t rows = 37, cols = 150;
   for (const NarrowType type : kTypes) {
     const Array x = numbers(DType::kFloat32, type, rows * cols, true);
     Codes whole(type, rows * cols);
-    const RoundByChanceArgs a = arguments(x, whole);
-    reference_of(round_by_chance_entries()).run(a, {});
+    const StoreNarrowArgs a = arguments(x, whole);
+    reference_of(store_narrow_entries()).run(a, {});
     const int64_t width = type == NarrowType::kE4M3 ? 1 : 2;
-    for (const auto& e : entries_for(round_by_chance_entries(), a))
+    for (const auto& e : entries_for(store_narrow_entries(), a))
       for (const int64_t part : {1, 17, 64, 149}) {
         Codes cut(type, rows * cols);
         for (int64_t c = 0; c < cols; c += part) {
-          RoundByChanceArgs b = arguments(x, cut);
+          StoreNarrowArgs b = arguments(x, cut);
           b.rows = rows;
           b.cols = std::min(part, cols - c);
           b.stride = b.first_step = cols;
@@ -207,21 +238,23 @@ TEST(RoundByChance, OfPartsOfAMatrixIsThatOfTheWhole) {
   }
 }
 
-TEST(RoundByChance, KeepsZerosAndWhatIsNoNumber) {
+TEST(StoreNarrow, KeepsZerosAndWhatIsNoNumber) {
   const double tiny = std::numeric_limits<float>::denorm_min();
   for (const NarrowType type : kTypes)
     for (const bool positive : {false, true})
-      for (const bool root : {false, true}) {
+      for (const auto& [root, chance] :
+           {std::pair(false, true), {true, true}, {false, false}, {true, false}}) {
         if (root && type != NarrowType::kE4M3) continue;
         const bool saturates = type != NarrowType::kBFloat16;
         const uint32_t largest = largest_code(type), sign = sign_of(type);
         const Array x = Array::of(DType::kFloat32,
                                   {0.0, kNaN, kInf, 3.4e38, tiny, -0.0, -kInf, -3.4e38, -tiny});
         Codes codes(type, x.size());
-        RoundByChanceArgs a = arguments(x, codes);
+        StoreNarrowArgs a = arguments(x, codes);
         a.root = root;
         a.positive = positive;
-        for (const auto& e : entries_for(round_by_chance_entries(), a)) {
+        a.by_chance = chance;
+        for (const auto& e : entries_for(store_narrow_entries(), a)) {
           e.run(a, {});
           EXPECT_EQ(codes[0], 0u) << e.name;
           EXPECT_TRUE(std::isnan(codes.number(1))) << e.name;
@@ -237,30 +270,62 @@ TEST(RoundByChance, KeepsZerosAndWhatIsNoNumber) {
       }
 }
 
-TEST(RoundByChance, DrawsAnewInEachStepAndForEachKey) {
+TEST(StoreNarrow, DrawsAnewInEachStepAndForEachKey) {
   const Array x(DType::kFloat32, 1000, 1.3);
   Codes first(NarrowType::kE4M3, 1000), again = first, next = first, other = first;
-  round_by_chance(arguments(x, first));
-  round_by_chance(arguments(x, again));
+  store_narrow(arguments(x, first));
+  store_narrow(arguments(x, again));
   EXPECT_TRUE(first.memory.same_bits(again.memory));
-  RoundByChanceArgs a = arguments(x, next);
+  StoreNarrowArgs a = arguments(x, next);
   ++a.step;
-  round_by_chance(a);
+  store_narrow(a);
   EXPECT_FALSE(first.memory.same_bits(next.memory));
   a = arguments(x, other);
   ++a.key[1];
-  round_by_chance(a);
+  store_narrow(a);
   EXPECT_FALSE(first.memory.same_bits(other.memory));
 }
 
-TEST(RoundByChance, RefusesWhatItDoesNotKnow) {
+/// Every code of every type.
+TEST(LoadNarrow, GivesTheNumbersOfAllCodes) {
+  for (const NarrowType type : kTypes)
+    for (const bool root : {false, true})
+      for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+        const int64_t n = type == NarrowType::kE4M3 ? 256 : 65536;
+        Codes codes(type, n);
+        for (int64_t i = 0; i < n; ++i) codes.set(i, static_cast<uint32_t>(i));
+        Array values(dtype, n - 3); // no whole number of vectors
+        const LoadNarrowArgs a{.dtype = dtype,
+                               .type = type,
+                               .n = values.size(),
+                               .stored = codes.memory.data(),
+                               .value = values.data(),
+                               .scale = 0.25,
+                               .root = root};
+        for (const auto& e : entries_for(load_narrow_entries(), a)) {
+          values.fill([](int64_t) { return 7; });
+          e.run(a, {});
+          for (int64_t i = 0; i < values.size(); ++i) {
+            const double number = codes.number(i) * 4, expected = root ? number * number : number;
+            if (std::isnan(expected))
+              ASSERT_TRUE(std::isnan(values[i])) << e.name << " " << i;
+            else
+              ASSERT_EQ(values[i],
+                        dtype == DType::kFloat32 ? static_cast<float>(expected) : expected)
+                  << e.name << " " << i << " " << static_cast<int>(type);
+          }
+        }
+      }
+}
+
+TEST(StoreNarrow, RefusesWhatItDoesNotKnow) {
   Array x(DType::kBFloat16, 4);
   Codes codes(NarrowType::kFloat16, 4);
-  EXPECT_THROW(round_by_chance(arguments(x, codes)), ShapeError);
+  EXPECT_THROW(store_narrow(arguments(x, codes)), ShapeError);
   Array y(DType::kFloat32, 4);
-  RoundByChanceArgs a = arguments(y, codes);
+  StoreNarrowArgs a = arguments(y, codes);
   a.root = true;
-  EXPECT_THROW(round_by_chance(a), ShapeError);
+  EXPECT_THROW(store_narrow(a), ShapeError);
 }
 
 } // namespace

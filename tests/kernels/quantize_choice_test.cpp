@@ -21,7 +21,7 @@ struct QuantizeChoice : ::testing::Test {
   ~QuantizeChoice() override { clear_selection(); }
 };
 
-constexpr int64_t kRowsOfChoice = 16, kColumnsOfChoice = 40;
+constexpr int64_t kRowsOfChoice = 16, kColumnsOfChoice = 200;
 
 /// All entries give the same bits, so another result has to tell them apart: that of operands which
 /// overlap as contracts forbid. It shows how much an entry reads before it writes.

@@ -122,7 +122,7 @@ TEST(Quantize, EveryEntryGivesTheSameBits) {
     for (size_t number = 0; number < kRecipes.size(); ++number)
       for (const bool along_rows : {false, true})
         for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
-                 {3, 5}, {130, 259}, {33, 1040}, {1, 1}, {0, 4}})
+                 {3, 5}, {130, 259}, {33, 1040}, {5, 2200}, {1, 1}, {0, 4}})
           for (const DType out : kFastTypes) {
             const Array x = hard(dtype, rows, cols, number % 2 == 0);
             const Quantize args = {.recipe = recipe_number(number),
@@ -139,8 +139,33 @@ TEST(Quantize, EveryEntryGivesTheSameBits) {
               ASSERT_TRUE(given == expected)
                   << entry.name << ' ' << kRecipes[number].name << ' ' << name(dtype) << ' ' << rows
                   << 'x' << cols << (along_rows ? " along rows" : "");
+              Array alone(out, rows * cols); // as training needs them
+              Quantize values = args;
+              values.values = alone.data();
+              values.values_dtype = out;
+              entry.run(values, {});
+              ASSERT_TRUE(alone.same_bits(expected.values))
+                  << entry.name << ' ' << kRecipes[number].name;
             }
           }
+}
+
+TEST(Quantize, LargestSizeIgnoresWhatIsNoNumber) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
+    const Array none(dtype, 1, kNaN);
+    EXPECT_EQ(largest_size(dtype, 1, none.data()), 0);
+    for (const int64_t n : {15, 33, 40000}) {
+      Array x = Array::random(dtype, n, 8);
+      x.set(0, kNaN);
+      EXPECT_LT(largest_size(dtype, n, x.data()), 10);
+      for (const int64_t at : {n - 1, n / 2, n / 3}) { // each is larger than those before
+        x.set(at, -11 - static_cast<double>(n - at));
+        EXPECT_EQ(largest_size(dtype, n, x.data()), std::abs(static_cast<float>(x[at]))) << n;
+      }
+      x.set(n - 1, -kInf);
+      EXPECT_EQ(largest_size(dtype, n, x.data()), kInf);
+    }
+  }
 }
 
 TEST(Quantize, ValuesAreWhatCodesAndScalesSay) {

@@ -1,22 +1,14 @@
 // Philox-4x32-10 (base/philox.h), a counter in every lane; included inside a SIMD body.
 
-struct WideProduct {
-  VU high;
-  VU low;
-};
+/// A number in the lower half of every lane; the processor multiplies those, and nothing reads the
+/// upper halves.
+typedef uint64_t Halves __attribute__((vector_size(4 * PT_LANES)));
 
-/// 32 x 32 -> 64 bits in every lane; the processor multiplies every other lane.
-inline WideProduct multiply(VU a, uint32_t b) {
+inline Halves multiply(Halves a, uint32_t b) {
 #if PT_LANES == 16
-  const __m512i m = _mm512_set1_epi64(b), x = (__m512i)a;
-  const __m512i even = _mm512_mul_epu32(x, m), odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
-  return {(VU)_mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd),
-          (VU)_mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32))};
+  return (Halves)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(b));
 #else
-  const __m256i m = _mm256_set1_epi64x(b), x = (__m256i)a;
-  const __m256i even = _mm256_mul_epu32(x, m), odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
-  return {(VU)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA),
-          (VU)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA)};
+  return (Halves)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(b));
 #endif
 }
 
@@ -24,15 +16,22 @@ struct PhiloxLanes {
   VU word[4];
 };
 
-inline PhiloxLanes philox4x32(PhiloxLanes counter, const std::array<uint32_t, 2>& key) {
-  auto& c = counter.word;
-  uint32_t k0 = key[0], k1 = key[1];
-  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-    const WideProduct p0 = multiply(c[0], 0xD2511F53u), p1 = multiply(c[2], 0xCD9E8D57u);
-    c[0] = p1.high ^ c[1] ^ k0;
-    c[1] = p1.low;
-    c[2] = p0.high ^ c[3] ^ k1;
-    c[3] = p0.low;
+inline PhiloxLanes philox4x32(const PhiloxLanes& counter, const std::array<uint32_t, 2>& key) {
+  Halves even[4], odd[4]; // lanes
+  for (int w = 0; w < 4; ++w) {
+    even[w] = (Halves)counter.word[w];
+    odd[w] = even[w] >> 32;
   }
-  return counter;
+  uint32_t k0 = key[0], k1 = key[1];
+  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+    for (Halves* const c : {even, odd}) {
+      const Halves p0 = multiply(c[0], 0xD2511F53u), p1 = multiply(c[2], 0xCD9E8D57u);
+      c[0] = (p1 >> 32) ^ c[1] ^ k0;
+      c[1] = p1;
+      c[2] = (p0 >> 32) ^ c[3] ^ k1;
+      c[3] = p0;
+    }
+  PhiloxLanes drawn;
+  for (int w = 0; w < 4; ++w) drawn.word[w] = (VU)((even[w] & 0xFFFFFFFFu) | odd[w] << 32);
+  return drawn;
 }

@@ -1,5 +1,6 @@
-/// Numbers in narrow types, rounded up or down by chance: the mean of what is stored is the number,
-/// so a running mean that changes by less than its type can follow does so on average.
+/// Numbers in narrow types, rounded to the nearest, or up or down by chance: then the mean of what
+/// is stored is the number, so a running mean that changes by less than its type can follow does so
+/// on average.
 #pragma once
 
 #include <array>
@@ -13,19 +14,22 @@ namespace pentatron::kernels {
 enum class NarrowType : uint8_t { kBFloat16, kFloat16, kE4M3 };
 
 /// Rows of `cols` elements. x = scale value lies between two neighbours of the type; the share is
-/// its distance from the one nearer to zero, divided by their distance. x becomes the other one if
-///   word < share 2^32, rounded down
-/// `root`: the type holds the root of y = scale^2 value, the share is that of y between the squares
-/// of the neighbours, rounded to fp32, and the condition is (word >> 8) 2^-24 < share: on average,
-/// the square of what is stored is y. Only for kE4M3 and values >= 0.
+/// its distance from the one nearer to zero, divided by their distance. x becomes the other one
+///   to the nearest: if share > 1/2, or is 1/2 and the first code is odd
+///   by chance:      if (half + 1/2) 2^-16 < share
+/// `root`: the type holds the root of y = scale^2 value, the share is that of the root rounded to
+/// fp32, and by chance that of y between the squares of the neighbours, rounded to fp32: on
+/// average, the square of what is stored is y. Only for kE4M3 and values >= 0.
 ///
-/// Element (r, c) has the number g = first + r first_step + c, whoever computes it, and the word
-///   philox({16 (g / 64) + g % 16, step}, key)[g % 64 / 16]
-/// so that 16 counters side by side give 64 neighbours; counter and step have 64 bits each.
+/// Element (r, c) has the number g = first + r first_step + c, whoever computes it. Its `half` are
+/// 16 bits of word h % 4 of
+///   philox({16 (g / 128) + g % 16, step}, key),  h = g % 128 / 16,
+/// the low ones if h < 4, so that 16 counters side by side give 128 neighbours; counter and step
+/// have 64 bits each.
 ///
 /// What is beyond the largest number becomes it; so do infinities, but in kBFloat16. NaN stays NaN.
 /// Doubles are rounded to fp32 first.
-struct RoundByChanceArgs {
+struct StoreNarrowArgs {
   DType dtype = DType::kFloat32; ///< of the values: kFloat32 or kFloat64
   NarrowType type = NarrowType::kBFloat16;
   int64_t rows = 1;
@@ -35,14 +39,29 @@ struct RoundByChanceArgs {
   void* stored = nullptr; ///< out
   double scale = 1;       ///< a power of two
   bool root = false;
-  bool positive = false;            ///< what is above zero becomes at least the smallest number
+  bool positive = false; ///< what is above zero becomes at least the smallest number
+  bool by_chance = false;
   std::array<uint32_t, 2> key = {}; ///< Stream::key()
   uint64_t step = 0;
   int64_t first = 0;
   int64_t first_step = 0;
 };
 /// Throws ShapeError for types of values and for roots that it does not know.
-void round_by_chance(const RoundByChanceArgs& args, const Context& context = {});
-std::span<const Entry<RoundByChanceArgs>> round_by_chance_entries();
+void store_narrow(const StoreNarrowArgs& args, const Context& context = {});
+std::span<const Entry<StoreNarrowArgs>> store_narrow_entries();
+
+/// value = number / scale, or its square with `root`.
+struct LoadNarrowArgs {
+  DType dtype = DType::kFloat32; ///< of the values: kFloat32 or kFloat64
+  NarrowType type = NarrowType::kBFloat16;
+  int64_t n = 0;
+  const void* stored = nullptr;
+  void* value = nullptr; ///< out
+  double scale = 1;      ///< a power of two
+  bool root = false;
+};
+/// Throws ShapeError for types of values that it does not know.
+void load_narrow(const LoadNarrowArgs& args, const Context& context = {});
+std::span<const Entry<LoadNarrowArgs>> load_narrow_entries();
 
 } // namespace pentatron::kernels

@@ -170,27 +170,37 @@ template <class T, class Out> __global__ void cast_kernel(CastArgs a) {
               [&](int64_t i) { out[i] = from_acc<Out>(static_cast<acc_t<Out>>(to_acc(x[i]))); });
 }
 
-/// One thread a counter: four elements of a row that are 16 apart. `groups`: of 64 elements, that a
-/// row may touch.
+/// One thread a counter: eight elements of a row that are 16 apart. `groups`: of 128 elements, that
+/// a row may touch.
 template <class T>
-__global__ void chance_kernel(RoundByChanceArgs a, NarrowFormat format, uint2 key, int64_t groups) {
+__global__ void narrow_kernel(StoreNarrowArgs a, NarrowFormat format, uint2 key, int64_t groups) {
   grid_stride(a.rows * groups * 16, [&](int64_t u) {
     const int64_t lane = u % 16, row = u / 16 / groups, first = a.first + row * a.first_step;
-    const int64_t group = first / 64 + u / 16 % groups;
+    const int64_t group = first / 128 + u / 16 % groups;
     const auto counter = static_cast<uint64_t>(group * 16 + lane);
     uint32_t words[4] = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
                          static_cast<uint32_t>(a.step), static_cast<uint32_t>(a.step >> 32)};
-    philox(words, key.x, key.y);
-    for (int w = 0; w < 4; ++w) {
-      const int64_t col = group * 64 + w * 16 + lane - first;
+    if (a.by_chance) philox(words, key.x, key.y);
+#pragma unroll
+    for (int h = 0; h < 8; ++h) {
+      const int64_t col = group * 128 + h * 16 + lane - first;
       if (col < 0 || col >= a.cols) continue;
       const int64_t i = row * a.stride + col;
-      const uint32_t code = stored_code(a, format, static_cast<const T*>(a.value)[i], words[w]);
+      const uint32_t code = stored_code(a, format, static_cast<const T*>(a.value)[i],
+                                        half_of(static_cast<uint64_t>(h) * 16, words));
       if (format.width == 8)
         static_cast<uint8_t*>(a.stored)[i] = static_cast<uint8_t>(code);
       else
         static_cast<uint16_t*>(a.stored)[i] = static_cast<uint16_t>(code);
     }
+  });
+}
+
+template <class T> __global__ void widen_kernel(LoadNarrowArgs a, NarrowFormat format) {
+  grid_stride(a.n, [&](int64_t i) {
+    const uint32_t code = format.width == 8 ? static_cast<const uint8_t*>(a.stored)[i]
+                                            : static_cast<const uint16_t*>(a.stored)[i];
+    static_cast<T*>(a.value)[i] = loaded_number<T>(a, format, code);
   });
 }
 
@@ -275,11 +285,16 @@ void zero(const ZeroArgs& a, const Context& context) {
   check_launch("zero");
 }
 
-void round_by_chance(const RoundByChanceArgs& a, const Context& context) {
-  const int64_t groups = (a.cols + 126) / 64;
-  const auto kernel = a.dtype == DType::kFloat64 ? chance_kernel<double> : chance_kernel<float>;
-  launch("round_by_chance", kernel, stride_blocks(a.rows * groups * 16), 256, context, a,
+void store_narrow(const StoreNarrowArgs& a, const Context& context) {
+  const int64_t groups = (a.cols + 254) / 128;
+  const auto kernel = a.dtype == DType::kFloat64 ? narrow_kernel<double> : narrow_kernel<float>;
+  launch("store_narrow", kernel, stride_blocks(a.rows * groups * 16), 256, context, a,
          format_of(a.type), make_uint2(a.key[0], a.key[1]), groups);
+}
+
+void load_narrow(const LoadNarrowArgs& a, const Context& context) {
+  const auto kernel = a.dtype == DType::kFloat64 ? widen_kernel<double> : widen_kernel<float>;
+  launch("load_narrow", kernel, stride_blocks(a.n), 256, context, a, format_of(a.type));
 }
 
 } // namespace pentatron::kernels::optimizer_cuda

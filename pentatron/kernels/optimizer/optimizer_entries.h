@@ -66,7 +66,8 @@ constexpr int kSumLanes = 32;
   void scale(const ScaleArgs& a, const Context& context);                                          \
   void cast(const CastArgs& a, const Context& context);                                            \
   void zero(const ZeroArgs& a, const Context& context);                                            \
-  void round_by_chance(const RoundByChanceArgs& a, const Context& context);
+  void store_narrow(const StoreNarrowArgs& a, const Context& context);                             \
+  void load_narrow(const LoadNarrowArgs& a, const Context& context);
 
 namespace optimizer_reference {
 PENTATRON_OPTIMIZER_FUNCTIONS

@@ -156,15 +156,16 @@ void zero(const ZeroArgs& a, const Context&) {
   });
 }
 
-void round_by_chance(const RoundByChanceArgs& a, const Context&) {
+void store_narrow(const StoreNarrowArgs& a, const Context&) {
   const NarrowFormat format = format_of(a.type);
-  const auto word_of = [&](uint64_t element) {
-    const uint64_t counter = element / 64 * 16 + element % 16;
+  const auto half_of_element = [&](uint64_t g) -> uint32_t {
+    if (!a.by_chance) return 0;
+    const uint64_t counter = counter_of(g);
     const PhiloxBlock words =
         philox4x32({static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
                     static_cast<uint32_t>(a.step), static_cast<uint32_t>(a.step >> 32)},
                    a.key);
-    return words[element % 64 / 16];
+    return half_of(g, words.data());
   };
   visit_acc_dtype(a.dtype, [&]<class T>(T) {
     parallel_rows(a.rows, a.cols, kStepBlock, [&](int64_t row, int64_t begin, int64_t end) {
@@ -172,11 +173,24 @@ void round_by_chance(const RoundByChanceArgs& a, const Context&) {
         const int64_t i = row * a.stride + c;
         const uint32_t code =
             stored_code(a, format, static_cast<const T*>(a.value)[i],
-                        word_of(static_cast<uint64_t>(a.first + row * a.first_step + c)));
+                        half_of_element(static_cast<uint64_t>(a.first + row * a.first_step + c)));
         if (format.width == 8)
           static_cast<uint8_t*>(a.stored)[i] = static_cast<uint8_t>(code);
         else
           static_cast<uint16_t*>(a.stored)[i] = static_cast<uint16_t>(code);
+      }
+    });
+  });
+}
+
+void load_narrow(const LoadNarrowArgs& a, const Context&) {
+  const NarrowFormat format = format_of(a.type);
+  visit_acc_dtype(a.dtype, [&]<class T>(T) {
+    parallel_blocks(a.n, kStepBlock, [&](int64_t begin, int64_t end, int64_t) {
+      for (int64_t i = begin; i < end; ++i) {
+        const uint32_t code = format.width == 8 ? static_cast<const uint8_t*>(a.stored)[i]
+                                                : static_cast<const uint16_t*>(a.stored)[i];
+        static_cast<T*>(a.value)[i] = loaded_number<T>(a, format, code);
       }
     });
   });

@@ -35,8 +35,11 @@ void scale(const ScaleArgs& a, const Context& c) {
 void cast(const CastArgs& a, const Context& c) {
   avx2::cast(a, c);
 }
-void round_by_chance(const RoundByChanceArgs& a, const Context&) {
-  avx2::round_by_chance(a);
+void store_narrow(const StoreNarrowArgs& a, const Context&) {
+  avx2::store_narrow(a);
+}
+void load_narrow(const LoadNarrowArgs& a, const Context&) {
+  avx2::load_narrow(a);
 }
 
 } // namespace pentatron::kernels::optimizer_avx2
@@ -64,8 +67,11 @@ void scale(const ScaleArgs& a, const Context& c) {
 void cast(const CastArgs& a, const Context& c) {
   avx512::cast(a, c);
 }
-void round_by_chance(const RoundByChanceArgs& a, const Context&) {
-  avx512::round_by_chance(a);
+void store_narrow(const StoreNarrowArgs& a, const Context&) {
+  avx512::store_narrow(a);
+}
+void load_narrow(const LoadNarrowArgs& a, const Context&) {
+  avx512::load_narrow(a);
 }
 
 } // namespace pentatron::kernels::optimizer_avx512

@@ -219,42 +219,57 @@ void cast(const CastArgs& a, const Context&) {
   });
 }
 
-/// code_by_chance() in every lane.
-inline VU code_by_chance(const NarrowFormat& f, VF x, VU random) {
-  const VU bits = (VU)x, size = bits & 0x7FFFFFFFu, sign = bits >> 31 << (f.width - 1);
-  const VI none{}, least = none + f.least, field = (VI)(size >> 23);
-  const VI exponent = field > 1 ? field : none + 1;
-  const VU digits = field > 0 ? (size & 0x7FFFFFu) | 0x800000u : size;
-  const VI deep = exponent < least ? least - exponent : none, shift = deep + (23 - f.mantissa);
-  const VI left = 32 - shift, right = shift < 63 ? shift - 32 : none + 31;
-  const VU below = digits >> (VU)(shift < 31 ? shift : none + 31);
-  const VU share = (digits << (VU)(left > 0 ? left : none)) >> (VU)(right > 0 ? right : none);
-  const VI above = exponent > least ? exponent - least : none;
-  const VU up = (VU)(random < share) & 1u;
-  const VU code = ((VU)above << f.mantissa) + below + up, largest = VU{} + f.largest;
+/// goes_up() in every lane; 1 or 0.
+template <bool chance> VU goes_up(VF rest, VF gap, VU below, VU half) {
+  if constexpr (chance)
+    return (VU)((__builtin_convertvector((VI)half, VF) + 0.5f) * 0x1p-16f * gap < rest) & 1u;
+  else
+    return (VU)((rest > 0.5f * gap) | ((rest == 0.5f * gap) & (VI)((below & 1u) != 0))) & 1u;
+}
+
+/// bfloat_code() in every lane.
+template <bool chance> VU bfloat_code(VF x, VU half) {
+  const VU bits = (VU)x, size = bits & 0x7FFFFFFFu, sign = bits >> 31 << 15;
+  VU more;
+  if constexpr (chance)
+    more = 0xFFFFu - half;
+  else
+    more = 0x7FFFu + ((size >> 16) & 1u);
+  const VU code = (size + more) >> 16, largest = VU{} + 0x7F7Fu;
   const VU finite = code < largest ? code : largest;
-  const VU other = size > 0x7F800000u ? VU{} + f.nan : VU{} + f.infinity;
+  const VU other = size > 0x7F800000u ? VU{} + 0x7FC0u : VU{} + 0x7F80u;
   return (size < 0x7F800000u ? finite : other) | sign;
 }
 
-/// root_by_chance() in every lane.
-inline VU root_by_chance(const NarrowFormat& f, VF square, VU random) {
-  const VF root = sqrt(square);
-  const VI least = VI{} + (f.least << 23), field = as_int(root) & 0x7F800000;
-  const VI exponent = field > least ? field : least;
-  const VF units = as_float(((254 + f.mantissa) << 23) - exponent);
-  const VI below = __builtin_convertvector(root * units, VI);
+/// narrow_code() in every lane.
+template <NarrowType type, bool root, bool chance> VU narrow_code(VF x, VU half) {
+  constexpr NarrowFormat f = format_of(type);
+  constexpr int least = f.least << 23;
+  VF size;
+  if constexpr (root)
+    size = sqrt(x);
+  else
+    size = as_float(as_int(x) & 0x7FFFFFFF);
+  const VI field = as_int(size) & 0x7F800000;
+  const VI exponent = field > least ? field : VI{} + least;
+  const VF units = as_float(((254 + f.mantissa) << 23) - exponent), scaled = size * units;
+  const VI below = __builtin_convertvector(scaled, VI);
   const VF low = __builtin_convertvector(below, VF);
-  const VF share = (square * units * units - low * low) / (2 * low + 1);
-  const VF uniform = __builtin_convertvector((VI)(random >> 8), VF) * 0x1p-24f;
-  const VI up = (uniform < share) & 1;
-  const VU code = (VU)(((exponent - least) >> (23 - f.mantissa)) + below + up);
-  const VU within = root < f.largest_number ? code : VU{} + f.largest;
-  return root == root ? within : VU{} + f.nan;
+  VF rest = scaled - low, gap = VF{} + 1.0f;
+  if constexpr (root && chance) {
+    rest = x * units * units - low * low;
+    gap = 2 * low + 1;
+  }
+  const VU code = (VU)(((exponent - least) >> (23 - f.mantissa)) + below);
+  const VU nearby = code + goes_up<chance>(rest, gap, code, half);
+  const VU within = size < f.largest_number ? nearby : VU{} + f.largest;
+  const VU number = size == size ? within : VU{} + f.nan;
+  if constexpr (root) return number;
+  return number | (VU)x >> 31 << (f.width - 1);
 }
 
-/// The random words of 64 neighbours: `group` is their number over 64.
-inline void draw_words(const RoundByChanceArgs& a, uint64_t group, uint32_t* words) {
+/// The bits of 128 neighbours: `group` is their number over 128.
+inline void draw_halves(const StoreNarrowArgs& a, uint64_t group, uint32_t* halves) {
   const VU step_low = VU{} + static_cast<uint32_t>(a.step),
            step_high = VU{} + static_cast<uint32_t>(a.step >> 32);
   for (uint64_t lane = 0; lane < 16; lane += kLanes) {
@@ -263,7 +278,11 @@ inline void draw_words(const RoundByChanceArgs& a, uint64_t group, uint32_t* wor
         philox4x32({{lane_numbers() + static_cast<uint32_t>(counter),
                      VU{} + static_cast<uint32_t>(counter >> 32), step_low, step_high}},
                    a.key);
-    for (uint64_t w = 0; w < 4; ++w) std::memcpy(words + 16 * w + lane, &drawn.word[w], sizeof(VU));
+    for (uint64_t w = 0; w < 4; ++w) {
+      const VU low = drawn.word[w] & 0xFFFFu, high = drawn.word[w] >> 16;
+      std::memcpy(halves + 16 * w + lane, &low, sizeof low);
+      std::memcpy(halves + 16 * (w + 4) + lane, &high, sizeof high);
+    }
   }
 }
 
@@ -279,27 +298,28 @@ template <class T> inline void store_codes(T* p, VU codes, Part lanes) {
   std::memcpy(p, narrow, static_cast<size_t>(lanes.count) * sizeof(T));
 }
 
-template <class T, bool root> void round_rows(const RoundByChanceArgs& a, const NarrowFormat& f) {
+template <NarrowType type, bool root, bool chance> void store_rows(const StoreNarrowArgs& a) {
+  using T = std::conditional_t<format_of(type).width == 8, uint8_t, uint16_t>;
   const auto scale = static_cast<float>(a.scale);
   const VF beyond = a.positive ? VF{} : broadcast(std::numeric_limits<float>::infinity());
   parallel_rows(a.rows, a.cols, kStepBlock, [&](int64_t row, int64_t begin, int64_t end) {
     const float* value = static_cast<const float*>(a.value) + row * a.stride;
     T* stored = static_cast<T*>(a.stored) + row * a.stride;
     const int64_t first = a.first + row * a.first_step;
-    // Zero behind the words: a part of a vector may begin near the end of the group.
-    alignas(64) uint32_t words[64 + kLanes] = {};
+    // Zero behind them: a part of a vector may begin near the end of the group.
+    alignas(64) uint32_t halves[128 + kLanes] = {};
     for (int64_t col = begin; col < end;) {
-      const int64_t skipped = (first + col) % 64, width = std::min(64 - skipped, end - col);
-      draw_words(a, static_cast<uint64_t>((first + col) / 64), words);
+      const int64_t skipped = (first + col) % 128, width = std::min(128 - skipped, end - col);
+      if (chance) draw_halves(a, static_cast<uint64_t>((first + col) / 128), halves);
       for_vectors(width, [&](int64_t i, auto lanes) {
-        VU random;
-        std::memcpy(&random, words + skipped + i, sizeof random);
-        const VF x = load(value + col + i, lanes);
+        VU half;
+        std::memcpy(&half, halves + skipped + i, sizeof half);
+        const VF x = load(value + col + i, lanes), scaled = root ? x * scale * scale : x * scale;
         VU code;
-        if constexpr (root)
-          code = root_by_chance(f, x * scale * scale, random);
+        if constexpr (type == NarrowType::kBFloat16)
+          code = bfloat_code<chance>(scaled, half);
         else
-          code = code_by_chance(f, x * scale, random);
+          code = narrow_code<type, root, chance>(scaled, half);
         store_codes(stored + col + i, ((code == 0) & (x > beyond)) ? VU{} + 1 : code, lanes);
       });
       col += width;
@@ -307,12 +327,64 @@ template <class T, bool root> void round_rows(const RoundByChanceArgs& a, const 
   });
 }
 
-void round_by_chance(const RoundByChanceArgs& a) {
-  const NarrowFormat f = format_of(a.type);
-  if (a.root)
-    round_rows<uint8_t, true>(a, f);
-  else if (f.width == 8)
-    round_rows<uint8_t, false>(a, f);
-  else
-    round_rows<uint16_t, false>(a, f);
+template <NarrowType type> void store_narrow_as(const StoreNarrowArgs& a) {
+  if constexpr (type == NarrowType::kE4M3)
+    if (a.root)
+      return a.by_chance ? store_rows<type, true, true>(a) : store_rows<type, true, false>(a);
+  a.by_chance ? store_rows<type, false, true>(a) : store_rows<type, false, false>(a);
+}
+
+void store_narrow(const StoreNarrowArgs& a) {
+  switch (a.type) {
+  case NarrowType::kBFloat16:
+    return store_narrow_as<NarrowType::kBFloat16>(a);
+  case NarrowType::kFloat16:
+    return store_narrow_as<NarrowType::kFloat16>(a);
+  case NarrowType::kE4M3:
+    return store_narrow_as<NarrowType::kE4M3>(a);
+  }
+}
+
+/// number_of() of e4m3 in every lane.
+inline VF load_e4m3(const uint8_t* p, Full) {
+  constexpr NarrowFormat f = format_of(NarrowType::kE4M3);
+#if PT_LANES == 16
+  const VI code = (VI)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#else
+  const VI code = (VI)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#endif
+  const VI size = code & 0x7F;
+  const VF normal = as_float((size << (23 - f.mantissa)) + ((f.least - 1) << 23));
+  const VF small = __builtin_convertvector(size, VF) * 0x1p-9f;
+  const VF number = size < (1 << f.mantissa) ? small : normal;
+  const VI bits = size > static_cast<int>(f.largest) ? VI{} + 0x7FC00000 : as_int(number);
+  return as_float(bits | ((code & 0x80) << 24));
+}
+inline VF load_e4m3(const uint8_t* p, Part lanes) {
+  uint8_t codes[kLanes] = {};
+  std::memcpy(codes, p, static_cast<size_t>(lanes.count));
+  return load_e4m3(codes, Full{});
+}
+
+void load_narrow(const LoadNarrowArgs& a) {
+  const auto inverse = static_cast<float>(1 / a.scale);
+  float* value = static_cast<float*>(a.value);
+  const auto each = [&](auto&& number) {
+    for_blocks<VF>(a.n, [&](int64_t i, auto lanes) {
+      const VF x = number(i, lanes) * inverse;
+      store(value + i, a.root ? x * x : x, lanes);
+    });
+  };
+  switch (a.type) {
+  case NarrowType::kBFloat16:
+    return each(
+        [&](int64_t i, auto lanes) { return load(static_cast<const bf16*>(a.stored) + i, lanes); });
+  case NarrowType::kFloat16:
+    return each(
+        [&](int64_t i, auto lanes) { return load(static_cast<const fp16*>(a.stored) + i, lanes); });
+  case NarrowType::kE4M3:
+    return each([&](int64_t i, auto lanes) {
+      return load_e4m3(static_cast<const uint8_t*>(a.stored) + i, lanes);
+    });
+  }
 }

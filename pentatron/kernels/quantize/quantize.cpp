@@ -55,16 +55,13 @@ int64_t scale_cols(QuantRecipe recipe, int64_t cols) {
 }
 
 float largest_size(DType dtype, int64_t n, const void* x) {
-  float result = 0;
-  visit_dtype(dtype, [&]<class T>(T) {
-    const auto* const p = static_cast<const T*>(x);
-#pragma omp parallel for schedule(static) reduction(max : result) if (n > 1 << 14)
-    for (int64_t i = 0; i < n; ++i) {
-      const float size = std::abs(static_cast<float>(to_acc(p[i])));
-      result = size > result ? size : result; // false for NaN
-    }
-  });
-  return result;
+#if defined(__x86_64__)
+  if (dtype != DType::kFloat64 && cpu_features().avx512)
+    return QuantizeAvx512::largest_size(dtype, n, x);
+  if (dtype != DType::kFloat64 && cpu_features().avx2)
+    return QuantizeAvx2::largest_size(dtype, n, x);
+#endif
+  return QuantizeReference::largest_size(dtype, n, x);
 }
 
 TensorScale scale_tensor(const Quantize& a) {

@@ -7,16 +7,20 @@
 
 namespace pentatron::kernels {
 
+/// The sizes are those of quantize.h.
 struct QuantizeReference {
   static void run(const Quantize& args, const Context& context);
+  static float largest_size(DType dtype, int64_t n, const void* x);
 };
 
 struct QuantizeAvx2 {
   static void run(const Quantize& args, const Context& context);
+  static float largest_size(DType dtype, int64_t n, const void* x);
 };
 
 struct QuantizeAvx512 {
   static void run(const Quantize& args, const Context& context);
+  static float largest_size(DType dtype, int64_t n, const void* x);
 };
 
 /// What the whole tensor decides, before its blocks.

@@ -74,4 +74,17 @@ void QuantizeReference::run(const Quantize& args, const Context&) {
   visit_dtype(args.dtype, [&]<class T>(T) { apply<T>(args); });
 }
 
+float QuantizeReference::largest_size(DType dtype, int64_t n, const void* x) {
+  float result = 0;
+  visit_dtype(dtype, [&]<class T>(T) {
+    const auto* const p = static_cast<const T*>(x);
+#pragma omp parallel for schedule(static) reduction(max : result) if (n > 1 << 14)
+    for (int64_t i = 0; i < n; ++i) {
+      const float size = std::abs(static_cast<float>(to_acc(p[i])));
+      result = size > result ? size : result; // false for NaN
+    }
+  });
+  return result;
+}
+
 } // namespace pentatron::kernels

@@ -9,12 +9,13 @@ typedef int8_t Bytes __attribute__((vector_size(PT_LANES)));
 struct Code {
   explicit Code(const CodeFormat& f)
       : mantissa(f.mantissa), least((f.min_exponent() + 127) << 23), shift((23 - f.mantissa) << 23),
-        offset((127 - f.bias) << f.mantissa), step(power_of_two(-f.mantissa)), largest(f.largest),
+        offset((127 - f.bias) << f.mantissa), step(power_of_two(-f.mantissa)),
+        steps_of_one(power_of_two(f.mantissa)), largest(f.largest),
         steps(power_of_two(f.mantissa - f.min_exponent())),
         smallest(power_of_two(f.min_exponent())), sign_shift(f.sign == 0x80 ? 24 : 28), nan(f.nan),
         has_nan(f.has_nan) {}
   int mantissa, least, shift, offset;
-  float step, largest, steps, smallest;
+  float step, steps_of_one, largest, steps, smallest;
   int sign_shift, nan;
   bool has_nan;
 };
@@ -36,12 +37,46 @@ inline VF rounded_stochastically(const Code& f, VF x, VF uniform) {
   const VI inside = size < f.largest;
   const VF within = inside ? size : VF{};
   const VI exponent = as_int(within) & 0x7F800000;
-  const VF step = as_float(exponent > f.least ? exponent : VI{} + f.least) * f.step;
-  const VF ratio = within / step;
+  const VI power = exponent > f.least ? exponent : VI{} + f.least;
+  const VF step = as_float(power) * f.step;
+  const VF ratio = within * as_float((254 << 23) - power) * f.steps_of_one; // over the step
   const VF below = __builtin_convertvector(__builtin_convertvector(ratio, VI), VF);
   const VF result = (below + (ratio - below > uniform ? VF{} + 1.0f : VF{})) * step;
   return inside ? (x < 0 ? -result : result) : rounded_to(f, x);
 }
+
+#if PT_LANES == 16
+using Whole = __m512i;
+#define PT_UNPACK(half, bits, a, b) _mm512_unpack##half##_epi##bits(a, b)
+#else
+using Whole = __m256i;
+#define PT_UNPACK(half, bits, a, b) _mm256_unpack##half##_epi##bits(a, b)
+#endif
+/// The words of lane 0, then those of lane 1, and so on; in whole vectors, which can be read at
+/// once.
+inline void interleave(const PhiloxLanes& drawn, void* to) {
+  const Whole w0 = (Whole)drawn.word[0], w1 = (Whole)drawn.word[1], w2 = (Whole)drawn.word[2],
+              w3 = (Whole)drawn.word[3];
+  const Whole a = PT_UNPACK(lo, 32, w0, w1), b = PT_UNPACK(lo, 32, w2, w3),
+              c = PT_UNPACK(hi, 32, w0, w1), d = PT_UNPACK(hi, 32, w2, w3);
+  // of_i has lane i of every four.
+  const Whole of_0 = PT_UNPACK(lo, 64, a, b), of_1 = PT_UNPACK(hi, 64, a, b),
+              of_2 = PT_UNPACK(lo, 64, c, d), of_3 = PT_UNPACK(hi, 64, c, d);
+#if PT_LANES == 16
+  const Whole e = _mm512_shuffle_i32x4(of_0, of_1, 0x44),
+              f = _mm512_shuffle_i32x4(of_2, of_3, 0x44),
+              g = _mm512_shuffle_i32x4(of_0, of_1, 0xEE),
+              h = _mm512_shuffle_i32x4(of_2, of_3, 0xEE);
+  const Whole all[4] = {_mm512_shuffle_i32x4(e, f, 0x88), _mm512_shuffle_i32x4(e, f, 0xDD),
+                        _mm512_shuffle_i32x4(g, h, 0x88), _mm512_shuffle_i32x4(g, h, 0xDD)};
+#else
+  const Whole all[4] = {
+      _mm256_permute2x128_si256(of_0, of_1, 0x20), _mm256_permute2x128_si256(of_2, of_3, 0x20),
+      _mm256_permute2x128_si256(of_0, of_1, 0x31), _mm256_permute2x128_si256(of_2, of_3, 0x31)};
+#endif
+  std::memcpy(to, all, sizeof all);
+}
+#undef PT_UNPACK
 
 /// The random bits of neighbouring columns, a vector of Philox blocks at a time.
 constexpr int64_t kPiece = 8 * kLanes;
@@ -75,13 +110,7 @@ class RandomBits {
     const PhiloxLanes drawn = philox4x32(
         {{VU{} + static_cast<uint32_t>(r), VU{} + static_cast<uint32_t>(r >> 32), low, high}},
         s_->key);
-    uint32_t words[4][kLanes];
-    std::memcpy(words, drawn.word, sizeof words);
-    for (int64_t lane = 0; lane < kLanes; ++lane)
-      for (int64_t w = 0; w < 4; ++w) {
-        bits[8 * lane + 2 * w] = static_cast<uint16_t>(words[w][lane]);
-        bits[8 * lane + 2 * w + 1] = static_cast<uint16_t>(words[w][lane] >> 16);
-      }
+    interleave(drawn, bits);
   }
 
  private:
@@ -172,10 +201,17 @@ inline VF absolute_of(VF x) {
   return as_float(as_int(x) & 0x7FFFFFFF);
 }
 
+/// `most` and the sizes of `cols` numbers, in two chains.
 template <class T> VF sizes(const T* x, int64_t cols, VF most) {
-  for_vectors(cols,
-              [&](int64_t i, auto lanes) { most = max(absolute_of(load(x + i, lanes)), most); });
-  return most;
+  VF other{};
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= cols; i += 2 * kLanes) {
+    most = max(absolute_of(load(x + i)), most);
+    other = max(absolute_of(load(x + i + kLanes)), other);
+  }
+  for_vectors<VF>(
+      i, cols, [&](int64_t j, auto lanes) { most = max(absolute_of(load(x + j, lanes)), most); });
+  return max(other, most);
 }
 
 /// block_scale() of a block in every lane; for the scales that blocks have.
@@ -207,6 +243,71 @@ inline BlockScales block_scales(const RecipeTraits& recipe, VF amax, float tenso
   return {power, 1.0f / power, VI{}};
 }
 
+/// Lane i is the largest lane of v[i].
+inline VF largest_of_each(const VF* v) {
+#if PT_LANES == 16
+#define PT_PAIR(half, bits, a, b) _mm512_unpack##half##_p##bits(a, b)
+#else
+#define PT_PAIR(half, bits, a, b) _mm256_unpack##half##_p##bits(a, b)
+#endif
+  VF of_4[kLanes / 4]; // the largest of each quarter (AVX2: half) of a vector, of four vectors
+  for (int64_t i = 0; i < kLanes / 4; ++i) {
+    const VF* const q = v + 4 * i;
+    const VD a = (VD)max(PT_PAIR(lo, s, q[0], q[1]), PT_PAIR(hi, s, q[0], q[1]));
+    const VD b = (VD)max(PT_PAIR(lo, s, q[2], q[3]), PT_PAIR(hi, s, q[2], q[3]));
+    of_4[i] = max((VF)PT_PAIR(lo, d, a, b), (VF)PT_PAIR(hi, d, a, b));
+  }
+#undef PT_PAIR
+#if PT_LANES == 16
+  const auto halves = [&](VF a, VF b) {
+    return max(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+  };
+  const VF a = halves(of_4[0], of_4[1]), b = halves(of_4[2], of_4[3]);
+  return max(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
+#else
+  return max(_mm256_permute2f128_ps(of_4[0], of_4[1], 0x20),
+             _mm256_permute2f128_ps(of_4[0], of_4[1], 0x31));
+#endif
+}
+
+/// The scales of as many blocks as there are lanes, in the rows from `row` to `end`.
+template <class T>
+BlockScales scales_of(const Quantize& a, const RecipeTraits& recipe, float tensor, int64_t row,
+                      int64_t end, int64_t block, int64_t cols) {
+  VF most[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) {
+    const T* x = static_cast<const T*>(a.x) + row * a.cols + (block + i) * cols;
+    most[i] = VF{};
+    for (int64_t r = row; r < end; ++r, x += a.cols) most[i] = sizes(x, cols, most[i]);
+  }
+  return block_scales(recipe, largest_of_each(most), tensor);
+}
+
+/// The values of these blocks, which have whole vectors, in one row.
+template <bool chance, class T, class V>
+void values_of_blocks(const Quantize& a, const Code& f, const RandomBits& random, int64_t row,
+                      int64_t block, int64_t cols, const BlockScales& scales) {
+  alignas(64) float encode[kLanes], decode[kLanes];
+  store(encode, scales.encode);
+  store(decode, scales.decode);
+  const int64_t first = block * cols, vectors = cols / kLanes;
+  const T* const x = static_cast<const T*>(a.x) + row * a.cols + first;
+  V* const values = static_cast<V*>(a.values) + row * a.cols + first;
+  alignas(64) uint16_t bits[kPiece];
+  for (int64_t i = 0; i < kLanes; ++i)
+    for (int64_t v = i * vectors; v < (i + 1) * vectors; ++v) {
+      const VF scaled = load(x + v * kLanes) * encode[i];
+      VF number;
+      if constexpr (chance) {
+        if (v % 8 == 0) random.draw(row, first + v * kLanes, bits);
+        number = rounded_stochastically(f, scaled, uniform_of(bits + v % 8 * kLanes));
+      } else {
+        number = rounded_to(f, scaled);
+      }
+      store(values + v * kLanes, number * decode[i]);
+    }
+}
+
 /// Blocks that share a scale over all of their columns: a lane of scales at a time.
 template <class T, class V>
 void blocks_of_rows(const Quantize& a, const TensorScale& tensor, const RandomBits& bits,
@@ -219,28 +320,41 @@ void blocks_of_rows(const Quantize& a, const TensorScale& tensor, const RandomBi
   const auto cols_of = [&](int64_t block) {
     return a.cols - block * shape.cols < shape.cols ? a.cols - block * shape.cols : shape.cols;
   };
-  for (int64_t first = 0; first < across; first += kLanes) {
+  int64_t first = 0;
+  if (a.codes == nullptr && a.scales == nullptr) // for training
+    for (; (first + kLanes) * shape.cols <= a.cols; first += kLanes) {
+      const BlockScales scales =
+          scales_of<T>(a, recipe, tensor.encode, row, end, first, shape.cols);
+      for (int64_t r = row; r < end; ++r)
+        if (bits.wanted())
+          values_of_blocks<true, T, V>(a, f, bits, r, first, shape.cols, scales);
+        else
+          values_of_blocks<false, T, V>(a, f, bits, r, first, shape.cols, scales);
+    }
+  for (; first < across; first += kLanes) {
     const int64_t count = across - first < kLanes ? across - first : kLanes;
-    VF amax{};
+    alignas(64) float sizes_of[kLanes] = {}, encode[kLanes], decode[kLanes];
     for (int64_t i = 0; i < count; ++i) {
       VF most{};
       for (int64_t r = row; r < end; ++r)
         most = sizes(static_cast<const T*>(a.x) + r * a.cols + (first + i) * shape.cols,
                      cols_of(first + i), most);
-      amax[i] = largest(most);
+      sizes_of[i] = largest(most);
     }
-    const BlockScales scale = block_scales(recipe, amax, tensor.encode);
+    const BlockScales scale = block_scales(recipe, load(sizes_of), tensor.encode);
+    store(encode, scale.encode);
+    store(decode, scale.decode);
     for (int64_t i = 0; a.scales != nullptr && i < count; ++i) {
       const int64_t number = row / shape.rows * across + first + i;
       if (recipe.scale == ScaleFormat::kPowerOfTwo)
-        static_cast<float*>(a.scales)[number] = scale.decode[i];
+        static_cast<float*>(a.scales)[number] = decode[i];
       else
         static_cast<uint8_t*>(a.scales)[number] = static_cast<uint8_t>(scale.byte[i]);
     }
     for (int64_t r = row; r < end; ++r)
       for (int64_t i = 0; i < count; ++i)
         quantize_row<T, V>(a, f, recipe.packed(), random, r, (first + i) * shape.cols,
-                           cols_of(first + i), scale.encode[i], scale.decode[i]);
+                           cols_of(first + i), encode[i], decode[i]);
   }
 }
 
@@ -261,23 +375,49 @@ void blocks_of_columns(const Quantize& a, const TensorScale& tensor, const Rando
   const Code f(recipe.code);
   const int64_t rows = a.rows - row < shape.rows ? a.rows - row : shape.rows;
   constexpr int64_t kMostRows = 128;
-  uint16_t bits[kMostRows][kPiece + kLanes];
-  for_vectors(a.cols, [&](int64_t col, auto lanes) {
-    if (random.wanted() && col % kPiece == 0)
-      for (int64_t r = 0; r < rows; ++r) random.draw(row + r, col, bits[r]);
-    const T* const x = static_cast<const T*>(a.x) + row * a.cols + col;
-    VF most{};
-    for (int64_t r = 0; r < rows; ++r) most = max(absolute_of(load(x + r * a.cols, lanes)), most);
-    const BlockScales scale = block_scales(recipe, most, tensor.encode);
-    V* const values = static_cast<V*>(a.values) + row * a.cols + col;
+  // A copy of some columns, because rows of a matrix often share the sets of the cache.
+  const int64_t width = rows > kMostRows / 2 ? kPiece / 2 : kPiece;
+  alignas(64) float copy[kMostRows / 2 * kPiece];
+  uint16_t bits[kPiece + kLanes];
+  for (int64_t col = 0; col < a.cols; col += width) {
+    const int64_t cols = a.cols - col < width ? a.cols - col : width;
+    VF encode[kPiece / kLanes] = {}, decode[kPiece / kLanes];
     for (int64_t r = 0; r < rows; ++r) {
-      const VF scaled = load(x + r * a.cols, lanes) * scale.encode;
-      const VF number = random.wanted()
-                            ? rounded_stochastically(f, scaled, uniform_of(bits[r] + col % kPiece))
-                            : rounded_to(f, scaled);
-      store(values + r * a.cols, number * scale.decode, lanes);
+      const T* const x = static_cast<const T*>(a.x) + (row + r) * a.cols + col;
+      for_vectors(cols, [&](int64_t i, auto lanes) {
+        const VF v = load(x + i, lanes);
+        store(copy + r * width + i, v);
+        encode[i / kLanes] = max(absolute_of(v), encode[i / kLanes]);
+      });
     }
+    for (int64_t i = 0; i < cols; i += kLanes) {
+      const BlockScales scale = block_scales(recipe, encode[i / kLanes], tensor.encode);
+      encode[i / kLanes] = scale.encode;
+      decode[i / kLanes] = scale.decode;
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      V* const values = static_cast<V*>(a.values) + (row + r) * a.cols + col;
+      if (random.wanted()) random.draw(row + r, col, bits);
+      for_vectors(cols, [&](int64_t i, auto lanes) {
+        const VF scaled = load(copy + r * width + i) * encode[i / kLanes];
+        const VF number = random.wanted() ? rounded_stochastically(f, scaled, uniform_of(bits + i))
+                                          : rounded_to(f, scaled);
+        store(values + i, number * decode[i / kLanes], lanes);
+      });
+    }
+  }
+}
+
+float largest_size(DType dtype, int64_t n, const void* x) {
+  float result = 0;
+  visit_float_dtype(dtype, [&]<class T>(T) {
+    const T* const p = static_cast<const T*>(x);
+    constexpr int64_t kRun = int64_t{1} << 14;
+#pragma omp parallel for schedule(static) reduction(max : result) if (n > kRun)
+    for (int64_t begin = 0; begin < n; begin += kRun)
+      result = std::max(result, largest(sizes(p + begin, std::min(kRun, n - begin), VF{})));
   });
+  return result;
 }
 
 template <class T, class V> void apply(const Quantize& a) {
