@@ -9,6 +9,7 @@
 #include "benchmarks/kernels/beside_torch.h"
 #include "benchmarks/kernels/torch_dtype.h"
 #include "pentatron/base/philox.h"
+#include "pentatron/kernels/optimizer/buffer.h"
 #include "pentatron/kernels/quantize/hadamard.h"
 #include "pentatron/kernels/quantize/quantize.h"
 
@@ -59,6 +60,16 @@ void quantize(benchmark::State& state, kernels::QuantRecipe recipe, bool along_r
       [&] { by_torch(transposed, peer, kernels::traits(recipe).block_cols); });
 }
 
+/// The same bytes without arithmetic: what quantising could reach.
+void as_bf16(benchmark::State& state) {
+  const int64_t n = state.range(0) * state.range(1);
+  const at::Tensor x = at::randn({n}), values = at::empty({n}, at::kBFloat16);
+  beside_torch(
+      state, 6.0 * static_cast<double>(n),
+      [&] { kernels::cast({.n = n, .x = x.data_ptr(), .out = values.data_ptr()}); },
+      [&] { values.copy_(x); });
+}
+
 /// torch: a product with the matrix of 16.
 void hadamard(benchmark::State& state) {
   const int64_t rows = state.range(0), cols = state.range(1);
@@ -73,7 +84,7 @@ void hadamard(benchmark::State& state) {
       });
 }
 
-#define ROWS Args({2048, 1024})->UseManualTime()
+#define ROWS Args({2048, 1024})->Args({8192, 4096})->UseManualTime()
 BENCHMARK_CAPTURE(quantize, tensorwise, kernels::QuantRecipe::kTensorwiseE4m3, false, Peer::kTensor)
     ->ROWS;
 BENCHMARK_CAPTURE(quantize, blockwise, kernels::QuantRecipe::kBlockwise1x128, false, Peer::kBlocks)
@@ -89,6 +100,7 @@ BENCHMARK_CAPTURE(quantize, nvfp4_by_chance_along_rows, kernels::QuantRecipe::kN
                   Peer::kFp4ByChance)
     ->ROWS;
 BENCHMARK(hadamard)->ROWS;
+BENCHMARK(as_bf16)->ROWS;
 #undef ROWS
 
 } // namespace

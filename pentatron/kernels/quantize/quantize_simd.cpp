@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 
+#include <vector>
+
 #define PT_SIMD_NO_CONTRACTION
 #define PT_SIMD_BODY "pentatron/kernels/quantize/quantize_simd_body.h"
 #include "pentatron/kernels/common/foreach_isa.h"

@@ -31,18 +31,24 @@ inline VF rounded_to(const Code& f, VF x) {
   return magnitude != magnitude ? broadcast(f.largest) : number;
 }
 
+inline VF absolute_of(VF x) {
+  return as_float(as_int(x) & 0x7FFFFFFF);
+}
+
 /// `uniform` in (0, 1) decides between the two numbers around x.
 inline VF rounded_stochastically(const Code& f, VF x, VF uniform) {
-  const VF size = x < 0 ? -x : x;
-  const VI inside = size < f.largest;
-  const VF within = inside ? size : VF{};
+  const VF size = absolute_of(x);
+  const VF within = size <= f.largest ? size : broadcast(f.largest); // NaN, too
   const VI exponent = as_int(within) & 0x7F800000;
   const VI power = exponent > f.least ? exponent : VI{} + f.least;
   const VF step = as_float(power) * f.step;
   const VF ratio = within * as_float((254 << 23) - power) * f.steps_of_one; // over the step
   const VF below = __builtin_convertvector(__builtin_convertvector(ratio, VI), VF);
   const VF result = (below + (ratio - below > uniform ? VF{} + 1.0f : VF{})) * step;
-  return inside ? (x < 0 ? -result : result) : rounded_to(f, x);
+  // As rounded_to() beyond the largest; zero has no sign.
+  const VF number = as_float(as_int(result) | ((x < 0) & static_cast<int>(0x80000000u)));
+  if (f.has_nan) return x != x ? x : number;
+  return number;
 }
 
 #if PT_LANES == 16
@@ -83,10 +89,18 @@ constexpr int64_t kPiece = 8 * kLanes;
 class RandomBits {
  public:
   RandomBits(const Stochastic* s, int64_t cols) : s_(s), cols_(cols) {
-    if (s == nullptr || s->col_ids == nullptr) return;
-    for (int64_t col = 0; col < cols; ++col) {
+    if (s == nullptr) return;
+    for (int64_t col = 0; s->col_ids != nullptr && col < cols; ++col) {
       const int64_t id = s->col_ids[col], first = s->col_ids[col / 8 * 8];
       eights_ = eights_ && first % 8 == 0 && id == first + col % 8;
+    }
+    if (!eights_) return;
+    low_.resize(static_cast<size_t>(cols / 8 + 1 + kLanes));
+    high_.resize(low_.size());
+    for (int64_t col = 0; col < cols; col += 8) {
+      const int64_t id = s->col_ids != nullptr ? s->col_ids[col] : col;
+      low_[static_cast<size_t>(col / 8)] = static_cast<uint32_t>(id / 8);
+      high_[static_cast<size_t>(col / 8)] = static_cast<uint32_t>(id / 8 >> 32);
     }
   }
   bool wanted() const { return s_ != nullptr; }
@@ -99,13 +113,9 @@ class RandomBits {
         bits[i] = static_cast<uint16_t>(random_bits_of(*s_, row, col + i));
       return;
     }
-    VU low{}, high{};
-    for (int64_t lane = 0; lane < (cols + 7) / 8; ++lane) {
-      const int64_t c = col + 8 * lane;
-      const auto block = static_cast<uint64_t>(s_->col_ids != nullptr ? s_->col_ids[c] : c) / 8;
-      low[lane] = static_cast<uint32_t>(block);
-      high[lane] = static_cast<uint32_t>(block >> 32);
-    }
+    VU low, high;
+    std::memcpy(&low, low_.data() + col / 8, sizeof low);
+    std::memcpy(&high, high_.data() + col / 8, sizeof high);
     const auto r = static_cast<uint64_t>(s_->row_ids != nullptr ? s_->row_ids[row] : row);
     const PhiloxLanes drawn = philox4x32(
         {{VU{} + static_cast<uint32_t>(r), VU{} + static_cast<uint32_t>(r >> 32), low, high}},
@@ -116,7 +126,8 @@ class RandomBits {
  private:
   const Stochastic* s_;
   int64_t cols_;
-  bool eights_ = true; ///< whether columns share blocks as without col_ids
+  bool eights_ = true;               ///< whether columns share blocks as without col_ids
+  std::vector<uint32_t> low_, high_; ///< numbers of the blocks of every eight columns
 };
 
 /// Bits to uniform numbers, in a piece; those behind the end of a part are not used.
@@ -197,10 +208,6 @@ void quantize_row(const Quantize& a, const Code& f, bool packed, DrawnPiece& ran
   }
 }
 
-inline VF absolute_of(VF x) {
-  return as_float(as_int(x) & 0x7FFFFFFF);
-}
-
 /// `most` and the sizes of `cols` numbers, in two chains.
 template <class T> VF sizes(const T* x, int64_t cols, VF most) {
   VF other{};
@@ -278,7 +285,8 @@ BlockScales scales_of(const Quantize& a, const RecipeTraits& recipe, float tenso
   for (int64_t i = 0; i < kLanes; ++i) {
     const T* x = static_cast<const T*>(a.x) + row * a.cols + (block + i) * cols;
     most[i] = VF{};
-    for (int64_t r = row; r < end; ++r, x += a.cols) most[i] = sizes(x, cols, most[i]);
+    for (int64_t r = row; r < end; ++r, x += a.cols)
+      for (int64_t c = 0; c < cols; c += kLanes) most[i] = max(absolute_of(load(x + c)), most[i]);
   }
   return block_scales(recipe, largest_of_each(most), tensor);
 }
