@@ -39,7 +39,8 @@ std::vector<trainer::Finding> print_kernels(const trainer::CpuTime& begin) {
                         "stop other programs, then start doctor again"});
   if (file.empty()) return findings;
   fmt::print("The choices are stored in {}; remove the file to measure again.\n", file.string());
-  if (trainer::find_contention(begin, trainer::read_cpu_time())) return findings;
+  if (trainer::find_contention(begin, trainer::read_cpu_time(), at::get_num_threads()))
+    return findings;
   for (std::string& slow : kernels::slow_choices(found.selection, measured))
     findings.push_back({std::move(slow), fmt::format("rm {}", file.string())});
   return findings;
@@ -67,7 +68,8 @@ int doctor() {
   for (const trainer::Precision p : {trainer::Precision::kFp64, trainer::Precision::kFp32,
                                      trainer::Precision::kBf16, trainer::Precision::kFp16}) {
     const trainer::Peak peak = trainer::measure_gemm_peak(p);
-    fmt::print("peak         {}FLOP/s: {}\n", format_si(peak.flops), peak.source);
+    fmt::print("peak         {}FLOP/s: {}{}\n", format_si(peak.flops), peak.source,
+               peak.disturbed ? "; other programs were running, so it may be higher" : "");
   }
   fmt::print("bandwidth    {}B/s: triad on {}\n",
              format_si(trainer::measure_bandwidth(at::get_num_threads())),
@@ -78,7 +80,8 @@ int doctor() {
                                                     .cuda_build = kernels::built_with_cuda(),
                                                     .has_gpu = gpu});
   findings.insert(findings.end(), of_kernels.begin(), of_kernels.end());
-  if (const auto contention = trainer::find_contention(begin, trainer::read_cpu_time()))
+  if (const auto contention =
+          trainer::find_contention(begin, trainer::read_cpu_time(), at::get_num_threads()))
     findings.insert(findings.begin(), *contention);
   fmt::print("\n{}\n", findings.empty() ? "No problems found." : "Problems found:");
   for (const trainer::Finding& finding : findings)

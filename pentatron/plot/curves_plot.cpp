@@ -124,7 +124,7 @@ std::vector<double> positions(const NamedMetrics& run, XAxis x) {
   for (const MetricsPoint& p : run.points) {
     if (p.training) {
       seconds += p.step_time_s.value_or(0);
-      // Files of earlier versions have no count of tokens.
+      // A file need not have a count of tokens.
       tokens += p.tokens_per_s.value_or(0) * p.step_time_s.value_or(0);
     }
     if (p.consumed_tokens) tokens = *p.consumed_tokens;

@@ -10,6 +10,7 @@
 #include "pentatron/trainer/idle_keys.h"
 #include "pentatron/trainer/precision.h"
 #include "pentatron/trainer/recompute.h"
+#include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {
 
@@ -75,8 +76,14 @@ std::vector<std::string> notices_of_layers(const Config& config) {
 
 } // namespace
 
-std::vector<std::string> notices(const Config& config, int world_size, bool has_validation) {
-  std::vector<std::string> all = idle_keys(config, world_size);
+std::vector<std::string> notices(const Config& config, int world_size, bool has_validation,
+                                 const kernels::CpuFeatures& cpu) {
+  std::vector<std::string> all;
+  if (config.dtype == Precision::kBf16 && on_cpu(config.device) && !cpu.avx512_bf16 &&
+      !cpu.amx_bf16)
+    all.emplace_back("dtype=bf16 saves memory but no time here: the processor has no bf16 "
+                     "instructions\n  try: dtype=fp32");
+  for (std::string& key : idle_keys(config, world_size)) all.push_back(std::move(key));
   const auto add = [&](std::string sentence) { all.push_back(std::move(sentence)); };
   const bool splits =
       config.dataset.train_data_path.empty() && config.dataset.type != data::DatasetType::kBatches;

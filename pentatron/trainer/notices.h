@@ -1,16 +1,18 @@
-/// Notices at the start of a run: settings that have no effect, or that make results depend on the
-/// layout.
+/// Notices at the start of a run: settings that have no effect, that make results depend on the
+/// layout, or that the processor is slow with.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "pentatron/kernels/contract.h"
 #include "pentatron/trainer/config.h"
 
 namespace pentatron::trainer {
 
 /// One sentence for each, with what to try. `has_validation`: the data has a part for it.
-std::vector<std::string> notices(const Config& config, int world_size, bool has_validation);
+std::vector<std::string> notices(const Config& config, int world_size, bool has_validation,
+                                 const kernels::CpuFeatures& cpu = kernels::cpu_features());
 
 /// The settings by which another layout, or another micro batch size, trains another model: "a=1
 /// and b=2"; empty: none.

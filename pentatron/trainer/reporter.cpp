@@ -80,7 +80,7 @@ struct Reporter::State {
   bool forced_terminal = false;
   double next_redraw_s = monotonic_s() + kRedrawSeconds;
   double mean_step_s = 0;
-  double estimated_s = 0; ///< a step of the first three
+  std::vector<double> first_s; ///< of steps, to estimate the rest
   bool finished = false;
   std::vector<SaveLog> saves;                   ///< since the last step
   std::map<std::string, std::string> unwritten; ///< of options.files
@@ -375,16 +375,16 @@ TrainLog Reporter::State::log_of(const StepReport& r, std::optional<double> loss
   return log;
 }
 
-/// Says once how long the run will take. The first step is left out: it makes what the others find.
+/// Says once how long the run will take, without the first step, which makes what others find.
 void Reporter::State::estimate(const StepReport& r) {
-  const int64_t made = r.iteration - options.resumed_iteration;
   const int64_t left = options.total_iterations - r.iteration;
-  if (made == 2 || made == 3) estimated_s += r.step_time_s / 2;
-  if (made == 3 && left > 0)
-    log::info("one iteration takes {}; the remaining {} {} {}, without evaluation and saving",
-              format_duration(estimated_s), format_grouped(left),
-              noun_for(left, "iteration takes", "iterations take"),
-              format_duration(estimated_s * static_cast<double>(left)));
+  if (!r.computed || first_s.size() == 3) return;
+  if (first_s.push_back(r.step_time_s); first_s.size() < 3 || left == 0) return;
+  const double step_s = (first_s[1] + first_s[2]) / 2;
+  log::info("one iteration takes {}; the remaining {} {} {}, without evaluation and saving",
+            format_duration(step_s), format_grouped(left),
+            noun_for(left, "iteration takes", "iterations take"),
+            format_duration(step_s * static_cast<double>(left)));
 }
 
 bool Reporter::prints(int64_t iteration) const {

@@ -407,7 +407,7 @@ TEST(MemoryPlans, ShowEveryPipelineRank) {
 TEST(Notices, AreGivenForWhatChangesNothing) {
   const auto of = [](std::vector<std::string> keys, int ranks = 1, bool validation = true) {
     keys.insert(keys.begin(), "checkpoint.save=x");
-    return notices(small_model(keys, ranks), ranks, validation);
+    return notices(small_model(keys, ranks), ranks, validation, {.avx512_bf16 = true});
   };
   EXPECT_THAT(of({}), IsEmpty());
   EXPECT_THAT(of({"train.eval_interval=1"}, 1, true), IsEmpty());
@@ -443,10 +443,21 @@ TEST(Notices, AreGivenForWhatChangesNothing) {
               IsEmpty());
 }
 
+TEST(Notices, OfProcessorsWithoutBf16AreGivenForIt) {
+  const auto of = [](const std::string& dtype, const kernels::CpuFeatures& cpu) {
+    return notices(small_model({"checkpoint.save=x", "dtype=" + dtype}, 1), 1, true, cpu);
+  };
+  EXPECT_THAT(of("bf16", {.avx2 = true, .avx512 = true}),
+              ElementsAre(HasSubstr("has no bf16 instructions\n  try: dtype=fp32")));
+  EXPECT_THAT(of("fp32", {.avx2 = true}), IsEmpty());
+  EXPECT_THAT(of("bf16", {.avx512_bf16 = true}), IsEmpty());
+  EXPECT_THAT(of("bf16", {.amx_bf16 = true}), IsEmpty());
+}
+
 TEST(Notices, AreGivenForMoreLayersThanThereAre) {
   const auto of = [](std::vector<std::string> keys, int ranks = 1) {
     keys.insert(keys.begin(), {"checkpoint.save=x", "model.num_layers=4"});
-    return notices(small_model(keys, ranks), ranks, true);
+    return notices(small_model(keys, ranks), ranks, true, {.avx512_bf16 = true});
   };
   const std::string kept = "mixed_precision.first_last_layers_bf16=true",
                     fp8 = "mixed_precision.fp8",

@@ -53,16 +53,18 @@ TEST(CpuTimes, OfThisProcessGrow) {
 }
 
 TEST(Contention, IsToldFromATenthOfTheTime) {
-  const auto find = [](double running, double waiting, double stolen) {
+  const auto find = [](double running, double waiting, double stolen, int threads = 2) {
     return find_contention(
         {.running = 1, .waiting = 1, .stolen = 5, .total = 10},
-        {.running = 1 + running, .waiting = 1 + waiting, .stolen = 5 + stolen, .total = 20});
+        {.running = 1 + running, .waiting = 1 + waiting, .stolen = 5 + stolen, .total = 20},
+        threads);
   };
   EXPECT_FALSE(find(10, 0.5, 0.5));
   EXPECT_FALSE(find(0.2, 0.2, 0)) << "too little to tell";
   ASSERT_TRUE(find(6, 4, 0));
   EXPECT_THAT(find(6, 4, 0)->what, HasSubstr("had to wait for a processor 40 % of the time"));
   EXPECT_THAT(find(6, 4, 0)->remedy, HasSubstr("OMP_NUM_THREADS"));
+  EXPECT_EQ(find(6, 4, 0, 1)->remedy, "stop other programs") << "one thread cannot be fewer";
   ASSERT_TRUE(find(10, 0, 2));
   EXPECT_THAT(find(10, 0, 2)->what, HasSubstr("gave 20 % of the processor time"));
 }

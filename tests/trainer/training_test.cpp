@@ -19,6 +19,7 @@
 #include "pentatron/optim/lr_schedule.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/step.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/model_cost.h"
 #include "tests/support/model_pass.h"
 #include "tests/support/ranks.h"
@@ -29,6 +30,7 @@ namespace {
 
 using test::error_of;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Training : public testing::Test {
  protected:
@@ -360,7 +362,9 @@ TEST_F(WithoutTargets, AStepHoldsTheSchedules) {
 
 TEST_F(WithoutTargets, ARunWithNoneAtAllHasNoLoss) {
   write(0, 6);
-  const test::Trace trace = test::run(masked({"train.train_iters=4"}));
+  test::Trace trace;
+  const std::string log = test::log_of([&] { trace = test::run(masked({"train.train_iters=4"})); });
+  EXPECT_THAT(log, Not(HasSubstr("one iteration takes"))) << "none was computed";
   EXPECT_FALSE(trace.report.last_loss);
   EXPECT_FALSE(trace.report.trained);
   EXPECT_EQ(trace.report.steps, 4);

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "pentatron/kernels/contract.h"
+
 namespace pentatron::trainer {
 
 namespace fs = std::filesystem;
@@ -52,7 +54,7 @@ CpuTime read_cpu_time(const fs::path& root) {
   return time;
 }
 
-std::optional<Finding> find_contention(const CpuTime& before, const CpuTime& after) {
+std::optional<Finding> find_contention(const CpuTime& before, const CpuTime& after, int threads) {
   const double running = after.running - before.running;
   const double waiting = after.waiting - before.waiting;
   if (running + waiting < kLeastWork) return std::nullopt;
@@ -61,8 +63,9 @@ std::optional<Finding> find_contention(const CpuTime& before, const CpuTime& aft
     return Finding{fmt::format("compute threads had to wait for a processor {:.0f} % of the time: "
                                "more threads are busy than there are processors",
                                100 * waited),
-                   "stop other programs, or use fewer threads (train.num_threads or "
-                   "OMP_NUM_THREADS)"};
+                   threads > 1 ? "stop other programs, or use fewer threads (train.num_threads or "
+                                 "OMP_NUM_THREADS)"
+                               : "stop other programs"};
   const double total = after.total - before.total;
   const double stolen = total > 0 ? (after.stolen - before.stolen) / total : 0;
   if (stolen > kWorthTelling)
@@ -84,7 +87,7 @@ const std::optional<Finding>& ContentionWatch::step(double now_s) {
   if (++steps_ < kLeastSteps ||
       now.running + now.waiting - begin_->running - begin_->waiting < kLeastWork)
     return finding_;
-  finding_ = find_contention(*begin_, now);
+  finding_ = find_contention(*begin_, now, kernels::num_threads());
   begin_ = now;
   next_s_ = now_s + kWindow_s;
   return finding_;

@@ -23,7 +23,8 @@ CpuTime read_cpu_time(const std::filesystem::path& root = "/");
 /// What happened between two readings, if it cost more than a tenth of the time: other threads on
 /// this machine's processors, or other virtual machines on its host. None for less than half a
 /// second of work.
-std::optional<Finding> find_contention(const CpuTime& before, const CpuTime& after);
+/// `threads`: that compute in this process.
+std::optional<Finding> find_contention(const CpuTime& before, const CpuTime& after, int threads);
 
 /// Looks at the first steps of a run and then at every minute.
 class ContentionWatch {
