@@ -95,7 +95,8 @@ void round_to_bf16_by_chance(benchmark::State& state) {
   bench::beside_torch(
       state, kN * 6,
       [&] {
-        kernels::store_narrow({.cols = kElements, .value = x.data_ptr(), .stored = y.data_ptr()});
+        kernels::store_narrow(
+            {.cols = kElements, .value = x.data_ptr(), .stored = y.data_ptr(), .by_chance = true});
       },
       [&] {
         noise.random_(0, 1 << 16).add_(x.view(at::kInt)).bitwise_and_(-(1 << 16));
@@ -116,7 +117,8 @@ void round_to_e4m3_by_chance(benchmark::State& state, bool root) {
                                .cols = kElements,
                                .value = x.data_ptr(),
                                .stored = y.data_ptr(),
-                               .root = root});
+                               .root = root,
+                               .by_chance = true});
       },
       [&] { y.copy_(root ? x.sqrt() : x); });
 }

@@ -81,8 +81,10 @@ double smallest_state(double bound, at::ScalarType dtype) {
 }
 
 void widen_into(const at::Tensor& wide, const at::Tensor& stored, double scale, bool root) {
-  if (!is_scaled(stored.scalar_type())) {
+  if (!is_scaled(stored.scalar_type())) { // numbers that a checkpoint has already widened, too
     wide.copy_(stored);
+    if (scale != 1) at::Tensor(wide).mul_(1 / scale);
+    if (root) at::Tensor(wide).square_();
     return;
   }
   PT_DCHECK(wide.is_contiguous());

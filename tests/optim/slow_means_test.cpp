@@ -309,6 +309,20 @@ TEST(MeansOfSquares, AreStoredAsRootsInFp8) {
   EXPECT_EQ(numbers[2].item<float>(), 448);
 }
 
+TEST(NarrowState, IsWidenedAlsoFromWhatACheckpointRead) {
+  for (const at::ScalarType type : {at::kFloat8_e4m3fn, at::kHalf, at::kBFloat16})
+    for (const bool root : {false, true})
+      for (const double scale : {1.0, 8.0, 0.25}) {
+        const at::Tensor stored = at::linspace(0.5, 9, 40, at::kFloat).to(type);
+        const at::Tensor expected = stored.to(at::kFloat) / scale;
+        for (const at::ScalarType acc : {at::kFloat, at::kDouble})
+          for (const at::Tensor& from : {stored, stored.to(at::kFloat), stored.to(at::kDouble)})
+            EXPECT_TRUE(at::equal(widened(from, scale, acc, root).to(at::kFloat),
+                                  root ? expected.square() : expected))
+                << at::toString(type) << " " << root << " " << scale;
+      }
+}
+
 TEST(MeansOfSquares, StayAboveZeroInFp16) {
   const at::Tensor v = at::tensor({0.0F, 1e-30F, 1e-8F, 1.0F});
   const at::Tensor stored = at::zeros({4}, at::kHalf);

@@ -18,8 +18,8 @@ enum class NarrowType : uint8_t { kBFloat16, kFloat16, kE4M3 };
 ///   to the nearest: if share > 1/2, or is 1/2 and the first code is odd
 ///   by chance:      if (half + 1/2) 2^-16 < share, so with that probability, to 2^-17
 /// `root`: the type holds the root of y = scale^2 value, and the share is that of the root rounded
-/// to fp32, but by chance that of y between the squares of the neighbours: on average, the square of
-/// what is stored is y. Only for kE4M3 and values >= 0.
+/// to fp32, but by chance that of y between the squares of the neighbours: on average, the square
+/// of what is stored is y. Only for kE4M3 and values >= 0.
 ///
 /// Element (r, c) has the number g = first + r first_step + c, whoever computes it. Its `half` are
 /// 16 bits of word h % 4 of
