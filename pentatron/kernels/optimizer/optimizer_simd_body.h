@@ -252,7 +252,7 @@ template <NarrowType type, bool root, bool chance> VU narrow_code(VF x, VU half)
     size = as_float(as_int(x) & 0x7FFFFFFF);
   const VI field = as_int(size) & 0x7F800000;
   const VI exponent = field > least ? field : VI{} + least;
-  const VF units = as_float(((254 + f.mantissa) << 23) - exponent), scaled = size * units;
+  const VF units = (VF)(((254u + f.mantissa) << 23) - (VU)exponent), scaled = size * units;
   const VI below = __builtin_convertvector(scaled, VI);
   const VF low = __builtin_convertvector(below, VF);
   VF rest = scaled - low, gap = VF{} + 1.0f;
