@@ -119,12 +119,17 @@ class Planner {
         return parts(number, moved.vectors - moved.whole, moved.count - moved.whole_count,
                      optim::AwayState::kPart);
       };
-      // Three at once: also of both kinds, where rules that need whole parameters have fewer.
+      // Also of both kinds, where rules that need whole parameters have fewer.
       const auto most = static_cast<double>(optim::AwayState::kWholePart);
       const double whole_parts = std::ceil(moved.whole_count * share / most);
-      m.window = std::max(cut_parts(3),
-                          parts(3, moved.whole, moved.whole_count, optim::AwayState::kWholePart) +
-                              cut_parts(std::max(0.0, 3 - whole_parts)));
+      const auto window = [&](double number) {
+        return std::max(cut_parts(number), parts(number, moved.whole, moved.whole_count,
+                                                 optim::AwayState::kWholePart) +
+                                               cut_parts(std::max(0.0, number - whole_parts)));
+      };
+      // Three at once; but two while the first or the last is updated, which hold the tables.
+      const double of_tables = moved.update.working - working_of_layers(rank);
+      m.window = std::max(window(2), window(3) - std::max(0.0, of_tables));
     }
     m.optimizer += m.window - m.disk;
     if (held(rank).contains(spec_.segments.back().kind)) {
@@ -283,6 +288,16 @@ class Planner {
     const double batch =
         std::max(trained.largest, std::min(all, static_cast<double>(optim::AwayState::kWholePart)));
     return batch * trained.update.batch + trained.update.working;
+  }
+
+  /// Of rules that need whole parameters, in the layers of the rank.
+  double working_of_layers(int rank) const {
+    double most = 0;
+    for (const auto& [kind, count] : held(rank)) {
+      const Kind& one = anatomy_.kinds.at(kind);
+      if (count > 0 && one.is_layer) most = std::max(most, one.parameters.all().update.working);
+    }
+    return most;
   }
 
   /// What several segments of the rank read, and the largest of the others and of the layers.
