@@ -88,8 +88,7 @@ struct Trainer::State {
   std::string started_from; ///< the model whose weights the run began with; empty: none
   std::string repair;       ///< the command for what was passed over, if the run will move that
   std::unique_ptr<checkpoint::RunSaver> saver;
-  int64_t total_iterations = 0;
-  int64_t sequence = 0;
+  int64_t total_iterations = 0, sequence = 0;
   std::vector<int64_t> lengths; ///< of the samples, by the model's streams
   State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run);
   void open_data();
@@ -149,6 +148,8 @@ void Trainer::State::open_data() {
 }
 
 void Trainer::State::build_model() {
+  const auto offload = activation_offload(config.offload, device);
+  auto adapters = plan_adapters(config); // both throw: in the list, g++ 12 destroys others twice
   model = parallelize::make_training_model(
       {.config = config.model,
        .build = {.dtype = scalar_type(config.dtype),
@@ -160,10 +161,10 @@ void Trainer::State::build_model() {
                                           : nullptr},
                  .context = parallelize::context_parallel(config.parallel, groups),
                  .chunks = {.recompute = recomputation(config.train),
-                            .offload = activation_offload(config.offload, device),
+                            .offload = offload,
                             .offloaded = config.offload.num_layers,
                             .graphs = config.train.cuda_graphs},
-                 .adapters = plan_adapters(config)},
+                 .adapters = std::move(adapters)},
        .device = device,
        .max_sequence = *std::ranges::max_element(lengths),
        .prepare = [&](nn::ParamList& params) { plan_families(params, config, device); }},
@@ -176,8 +177,7 @@ void Trainer::State::build_model() {
   if (const std::string keys = keys_of_one_layout(config);
       groups.world().size() > 1 && !keys.empty())
     log::info("results depend on the number of ranks and microbatches, because of {}", keys);
-  const bool from_elsewhere = foreign_model(config.checkpoint).has_value();
-  if ((!found && !from_elsewhere) ||
+  if ((!found && !foreign_model(config.checkpoint)) ||
       config.checkpoint.strictness == checkpoint::Strictness::kLogAll)
     model.store->write_values([&](nn::Param& param) { param.initialize(config.seed); });
   optimizer =

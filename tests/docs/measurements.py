@@ -139,7 +139,7 @@ class Check:
         if kind == "bench":
             sources = sorted((self.root / "benchmarks" / name[len("bench_"):]).glob("*.cpp"))
             text = "".join(source.read_text(encoding="utf-8") for source in sources)
-            return set(re.findall(r"\"(--[a-z][\w-]*)", text)) | (GOOGLE_BENCHMARK if "BENCHMARK" in text else set())
+            return set(re.findall(r"\"(--[a-z][\w-]*)", text)) | (GOOGLE_BENCHMARK if re.search(r"benchmark/benchmark\.h|\bBENCHMARK", text) else set())
         if kind == "pentatron" and not name.startswith("-"):
             return set(re.findall(r"--[a-z][\w-]*", self.help_of(name)))
         return None

@@ -24,6 +24,13 @@ GroupState::GroupState(std::shared_ptr<World> world_, std::string name_, std::ve
   for (auto& stream : streams) stream = std::make_shared<Stream>();
 }
 
+GroupState::~GroupState() {
+  std::vector<std::deque<Batch>> rest; // destroyed after the lock is released
+  const std::lock_guard lock(world->mutex());
+  for (const std::shared_ptr<Stream>& stream : streams)
+    rest.push_back(std::exchange(stream->queued, {}));
+}
+
 namespace {
 
 /// What `b` does differently from `a`, or nothing.

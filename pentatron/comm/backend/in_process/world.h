@@ -112,6 +112,8 @@ struct GroupState : std::enable_shared_from_this<GroupState> {
   std::vector<std::shared_ptr<Stream>> streams;                   ///< by member
 
   GroupState(std::shared_ptr<World> world, std::string name, std::vector<int> members);
+  /// What never began is dropped: operations and streams hold each other.
+  ~GroupState();
 };
 
 class World {
