@@ -24,17 +24,17 @@ static void refuse_in_graph() {
                        "numbers with the host\n  try: train.cuda_graphs=false");
 }
 
-static void count(const std::source_location& where) {
+static void count(const SourceLocation& where) {
   refuse_in_graph();
   if (const HostReadHook called = hook.load(std::memory_order_relaxed)) called(where);
 }
 
-at::Tensor host_values(const at::Tensor& x, const std::source_location& where) {
+at::Tensor host_values(const at::Tensor& x, const SourceLocation& where) {
   count(where);
   return x.to(at::kCPU).contiguous();
 }
 
-HostCopy::HostCopy(const at::Tensor& x, const std::source_location& where) {
+HostCopy::HostCopy(const at::Tensor& x, const SourceLocation& where) {
   count(where);
   if (x.is_cpu()) {
     host_ = x.contiguous();
@@ -51,7 +51,7 @@ at::Tensor HostCopy::values() const {
   return host_;
 }
 
-at::Tensor rows_where(const at::Tensor& mask, const std::source_location& where) {
+at::Tensor rows_where(const at::Tensor& mask, const SourceLocation& where) {
   count(where);
   return at::nonzero(mask).view({-1});
 }

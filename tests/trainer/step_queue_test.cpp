@@ -26,7 +26,7 @@ std::map<std::string, int64_t> reads_by_file; // by file
 struct ReadCounter {
   ReadCounter() {
     reads_by_file.clear();
-    nn::set_host_read_hook([](const std::source_location& where) {
+    nn::set_host_read_hook([](const nn::SourceLocation& where) {
       const std::string file = where.file_name();
       const std::lock_guard lock(reads_mutex);
       ++reads_by_file[file.substr(file.find("pentatron/") + 10)];
