@@ -354,7 +354,7 @@ void Chunk::make_graphed() {
 
 void Chunk::forward_graphed(Flows& flows, ForwardContext& ctx, ParamStore& store,
                             Tape& tape) const {
-  const auto [begin, end, flow] = std::tuple(graphed_->begin, graphed_->end, graphed_->flow);
+  const size_t begin = graphed_->begin, end = graphed_->end, flow = graphed_->flow;
   const auto first = options_.first_segment;
   for (size_t i = begin; i < end; ++i)
     store.acquire(first + static_cast<int64_t>(i), Pass::kForward);
@@ -376,7 +376,7 @@ void Chunk::forward_graphed(Flows& flows, ForwardContext& ctx, ParamStore& store
 
 void Chunk::backward_graphed(Flows& gradients, ForwardContext&, ParamStore& store,
                              Tape& tape) const {
-  const auto [begin, end, flow] = std::tuple(graphed_->begin, graphed_->end, graphed_->flow);
+  const size_t begin = graphed_->begin, end = graphed_->end, flow = graphed_->flow;
   const auto first = options_.first_segment;
   for (size_t i = end; i-- > begin;)
     store.acquire(first + static_cast<int64_t>(i), Pass::kBackward);

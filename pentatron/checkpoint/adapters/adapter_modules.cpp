@@ -193,7 +193,8 @@ void check_patterns(const std::vector<std::string>& entries, const std::string& 
     if (least == first) continue;
     std::vector<std::string> sorted = entries;
     std::ranges::stable_sort(sorted, {}, name_of);
-    sorted.erase(std::ranges::unique(sorted, {}, name_of).begin(), sorted.end());
+    const auto same = [&](const auto& a, const auto& b) { return name_of(a) == name_of(b); };
+    sorted.erase(std::unique(sorted.begin(), sorted.end(), same), sorted.end());
     for (std::string& entry : sorted) entry = fmt::format("\"{}\"", entry);
     violations.add(key,
                    fmt::format("{} contains \"{}\" and \"{}\", which both match {}; PEFT, which "

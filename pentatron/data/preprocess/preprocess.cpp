@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <ranges>
 #include <system_error>
 #include <thread>
 
@@ -524,10 +523,13 @@ PreprocessResult preprocess(const PreprocessOptions& options) {
     raise<ConfigError>("preprocess needs a tokenizer and at least one key");
   std::map<std::string, std::string> keys; // by the names of their corpora
   for (const std::string& key : options.json_keys) keys.try_emplace(name_of(key), key);
-  if (keys.size() < options.json_keys.size())
+  if (keys.size() < options.json_keys.size()) {
+    std::vector<std::string> once;
+    for (const auto& [name, key] : keys) once.push_back(key);
     raise<ConfigError>("--json-keys {} names a corpus twice\n  try: --json-keys {}",
                        fmt::join(options.json_keys, ","),
-                       shell_word(fmt::format("{}", fmt::join(std::views::values(keys), ","))));
+                       shell_word(fmt::format("{}", fmt::join(once, ","))));
+  }
   corpus_files(options.output); // throws if that is no name
   return Preprocessor(options).run();
 }

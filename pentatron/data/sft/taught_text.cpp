@@ -56,8 +56,7 @@ std::vector<int32_t> tokens_before(const Tokenizer& tokenizer) {
   std::vector<int32_t> plain, whole;
   tokenizer.encode("a", plain);
   tokenizer.encode_with_special("a", whole);
-  const auto text = std::ranges::search(whole, plain);
-  return {whole.begin(), text.begin()};
+  return {whole.begin(), std::search(whole.begin(), whole.end(), plain.begin(), plain.end())};
 }
 
 bool begins_with(const std::vector<int32_t>& tokens, const std::vector<int32_t>& begin) {

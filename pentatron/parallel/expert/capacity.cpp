@@ -32,8 +32,8 @@ at::Tensor kept_choices(const at::Tensor& experts, const at::Tensor& probs, cons
     std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return prob[a] > prob[b]; });
   if (real.defined()) {
     const at::Tensor is_real = nn::host_values(real);
-    std::ranges::stable_partition(order,
-                                  [&](int64_t i) { return is_real.const_data_ptr<bool>()[i / k]; });
+    std::stable_partition(order.begin(), order.end(),
+                          [&](int64_t i) { return is_real.const_data_ptr<bool>()[i / k]; });
   }
   const at::Tensor kept = at::zeros({tokens, k}, at::kBool);
   bool* const keeps = kept.mutable_data_ptr<bool>();
