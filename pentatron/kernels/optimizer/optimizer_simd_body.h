@@ -345,7 +345,7 @@ void store_narrow(const StoreNarrowArgs& a) {
   }
 }
 
-/// number_of() of e4m3 in every lane.
+/// number_of() of e4m3 in every lane. (That of cached attention knows no NaN.)
 inline VF load_e4m3(const uint8_t* p, Full) {
   constexpr NarrowFormat f = format_of(NarrowType::kE4M3);
 #if PT_LANES == 16

@@ -143,13 +143,17 @@ void World::run_tasks(const OperationPtr& operation) {
 }
 
 void World::complete(Operation& operation, const std::string& error) {
-  std::vector<std::unique_ptr<Contribution>> contributions; // destroyed after the lock is released
-  Operation::Task task;
-  std::vector<Batch> next;
   {
+    // Destroyed without the lock, and before anyone goes on: who is done holds no memory here.
+    std::vector<std::unique_ptr<Contribution>> contributions;
+    Operation::Task task;
     const std::lock_guard lock(mutex_);
     contributions.swap(operation.contributions);
     task.swap(operation.task);
+  }
+  std::vector<Batch> next;
+  {
+    const std::lock_guard lock(mutex_);
     if (error.empty() && operation.state == Operation::State::kRunning)
       operation.state = Operation::State::kDone;
     wake_members(operation);
