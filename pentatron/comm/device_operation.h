@@ -6,7 +6,7 @@
 
 namespace pentatron::comm {
 
-/// An operation in a GPU's queue.
+/// An operation in a GPU's queue. Holds no tensors: the control thread keeps it until it looks.
 class DeviceOperation {
  public:
   enum class Progress : unsigned char {
@@ -16,8 +16,9 @@ class DeviceOperation {
   };
 
   virtual ~DeviceOperation() = default;
-  /// Called by any thread; returns at once.
-  virtual Progress progress() = 0;
+  /// Called by any thread; returns at once. An operation that the GPU's own error has ended is
+  /// never done; DeviceGroup::error() has the reason.
+  virtual Progress progress() noexcept = 0;
 };
 
 /// What carries the operations of one group.

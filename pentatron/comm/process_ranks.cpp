@@ -57,6 +57,12 @@ control::Address share(const control::Address& address, const Group& world) {
   return control::make_address(lines.at(0), lines.at(1));
 }
 
+Group connect_gpus(const Group& world, int device, const DistConfig& dist,
+                   control::OperationLog& log) {
+  const control::MonitoredCall call(log, world.name(), world.ranks(), "connect_gpus");
+  return with_gpu_messages(world, device, dist.gpu_messages);
+}
+
 } // namespace
 
 void run_process_rank(const Launch& launch, const ProcessOptions& options,
@@ -77,8 +83,7 @@ void run_process_rank(const Launch& launch, const ProcessOptions& options,
                             .timeout_s = dist.timeout_s},
                            log);
     try {
-      const Group all =
-          options.gpu ? with_gpu_messages(world, *options.gpu, dist.gpu_messages) : world;
+      const Group all = options.gpu ? connect_gpus(world, *options.gpu, dist, *log) : world;
       body(all.size() > 1 ? Group(control::monitored(all.shared_backend(), log)) : all);
     } catch (...) {
       client.fail(Failure::of(std::current_exception()));

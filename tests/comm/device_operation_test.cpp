@@ -20,6 +20,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 namespace pentatron::comm::control {
@@ -34,7 +35,7 @@ using State = OperationStatus::State;
 class FakeOperation final : public DeviceOperation {
  public:
   explicit FakeOperation(Progress at) : at_(at) {}
-  Progress progress() override { return at_; }
+  Progress progress() noexcept override { return at_; }
   void reach(Progress at) { at_ = at; }
 
  private:
@@ -278,6 +279,25 @@ TEST(DeviceBackend, IsFollowedByTheLogAndNotByTheHost) {
     EXPECT_EQ(log->status().groups[0].operations[1].state, State::kWaiting);
     EXPECT_EQ(log->status().groups[0].operations[2].state, State::kWaiting);
   });
+}
+
+TEST(MonitoredCalls, AreWaitedForUntilTheyReturn) {
+  OperationLog log;
+  {
+    const MonitoredCall call(log, "world", {0, 1}, "connect_gpus");
+    const GroupStatus group = log.status().groups.at(0);
+    EXPECT_EQ(group.name, "world");
+    EXPECT_EQ(group.operations.at(0).state, State::kWaiting);
+    EXPECT_EQ(group.operations.at(0).describe(group.name), "connect_gpus #1 of group world");
+  }
+  EXPECT_EQ(log.status().groups.at(0).operations.at(0).state, State::kDone);
+  EXPECT_EQ(log.status().last_finished, "connect_gpus #1 of group world");
+  try {
+    const MonitoredCall call(log, "world", {0, 1}, "connect_gpus");
+    throw std::runtime_error("no GPU");
+  } catch (const std::runtime_error&) {
+    EXPECT_EQ(log.status().groups.at(1).operations.at(0).state, State::kOpen);
+  }
 }
 
 TEST(GpuQueues, AreEnoughOrRefused) {

@@ -3,6 +3,7 @@
 #include "pentatron/comm/backend/shape_text.h"
 
 #include <algorithm>
+#include <exception>
 
 namespace pentatron::comm::control {
 
@@ -188,6 +189,22 @@ class MonitoredBackend : public Backend {
 std::shared_ptr<Backend> monitored(std::shared_ptr<Backend> backend,
                                    std::shared_ptr<OperationLog> log) {
   return std::make_shared<MonitoredBackend>(std::move(backend), std::move(log));
+}
+
+MonitoredCall::MonitoredCall(OperationLog& log, const std::string& name,
+                             const std::vector<int>& ranks, const char* call)
+    : log_(log), exceptions_(std::uncaught_exceptions()) {
+  OperationStart start;
+  start.call = call;
+  token_ = log_.begin(log_.add_group(name, ranks), start);
+  log_.wait(token_);
+}
+
+MonitoredCall::~MonitoredCall() {
+  if (std::uncaught_exceptions() > exceptions_)
+    log_.leave(token_);
+  else
+    log_.end(token_);
 }
 
 } // namespace pentatron::comm::control

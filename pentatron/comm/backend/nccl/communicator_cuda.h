@@ -12,6 +12,7 @@
 #include <string>
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 #include <nccl.h>
 
 #include "pentatron/base/error.h"
@@ -19,6 +20,24 @@
 #include "pentatron/comm/device_operation.h"
 
 namespace pentatron::comm {
+
+/// An error of the GPU that ends all its work, such as an illegal access.
+class DeviceFailure {
+ public:
+  void note(const char* why) {
+    const std::lock_guard lock(mutex_);
+    if (text_.empty())
+      text_ = fmt::format("CUDA: {}, in this operation or a kernel before it", why);
+  }
+  std::string text() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
 
 class Communicator final : public DeviceGroup {
  public:
@@ -58,6 +77,9 @@ class Communicator final : public DeviceGroup {
     return comm_;
   }
 
+  /// Where operations note it; error() tells it.
+  const std::shared_ptr<DeviceFailure>& failure() const { return failure_; }
+
   void check(ncclResult_t result, const char* call) const {
     if (result == ncclSuccess) return;
     const std::string why = describe(result);
@@ -71,6 +93,7 @@ class Communicator final : public DeviceGroup {
   std::string error() override {
     const std::lock_guard lock(mutex_);
     ncclResult_t result = ncclSuccess;
+    if (std::string text = failure_->text(); !text.empty()) return text;
     if (comm_ == nullptr || aborted_) return "";
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
     if (asked != ncclSuccess) result = asked;
@@ -100,6 +123,7 @@ class Communicator final : public DeviceGroup {
   const std::string group_;
   ncclComm_t comm_ = nullptr;
   std::atomic<bool> aborted_ = false;
+  const std::shared_ptr<DeviceFailure> failure_ = std::make_shared<DeviceFailure>();
   std::mutex mutex_; ///< of error() and abort()
 };
 

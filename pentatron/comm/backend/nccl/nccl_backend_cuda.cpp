@@ -3,8 +3,9 @@
 //
 // Each group of more than one rank has a communicator and a stream of its own, split from its
 // parent's. An operation waits on the GPU for what the current stream has written, and its wait()
-// makes the then current stream wait for it; the host waits for nothing. Tensors are kept until the
-// GPU is past the operation. Events tell the control thread when an operation begins and ends.
+// makes the then current stream wait for it; the host waits for nothing. Tensors are kept until
+// then or, if another stream waits, until the GPU is past the operation. Events tell the control
+// thread when an operation begins and ends.
 #include "pentatron/base/error.h"
 #include "pentatron/comm/backend.h"
 #include "pentatron/comm/backend/nccl/communicator_cuda.h"
@@ -72,14 +73,46 @@ bool lie_in_a_row(const Tensors& tensors) {
   return true;
 }
 
-/// What an operation uses, until the GPU is past `end`.
-struct Flight final : DeviceOperation {
-  at::cuda::CUDAEvent start, end;
+/// The events around an operation in its group's stream.
+class Passage final : public DeviceOperation {
+ public:
+  explicit Passage(std::shared_ptr<DeviceFailure> failure) : failure_(std::move(failure)) {}
+
+  void begin(const c10::cuda::CUDAStream& stream) { start_.record(stream); }
+  void finish(const c10::cuda::CUDAStream& stream) { end_.record(stream); }
+  void block(const c10::cuda::CUDAStream& stream) { end_.block(stream); }
+  bool done() const { return end_.query(); }
+  /// Waits on the host. Errors are those of what ran before, and told elsewhere.
+  void synchronize() const noexcept { cudaEventSynchronize(end_.event()); }
+
+  Progress progress() noexcept override {
+    if (passed(end_)) return Progress::kDone;
+    return passed(start_) ? Progress::kRunning : Progress::kQueued;
+  }
+
+ private:
+  bool passed(const at::cuda::CUDAEvent& event) const {
+    const cudaError_t result = cudaEventQuery(event.event());
+    if (result == cudaSuccess) return true;
+    (void)cudaGetLastError(); // of this thread: the control thread's
+    if (result != cudaErrorNotReady) failure_->note(cudaGetErrorString(result));
+    return false;
+  }
+
+  at::cuda::CUDAEvent start_, end_;
+  std::shared_ptr<DeviceFailure> failure_;
+};
+
+/// An operation and what it uses.
+struct Flight {
+  std::shared_ptr<Passage> passage;
+  c10::cuda::CUDAStream launched_on; ///< what the tensors belong to
   Tensors tensors;
 
-  Progress progress() override {
-    if (end.query()) return Progress::kDone;
-    return start.query() ? Progress::kRunning : Progress::kQueued;
+  /// What `waiting` frees from now on is used again behind the operation.
+  void wait(const c10::cuda::CUDAStream& waiting) {
+    passage->block(waiting);
+    if (waiting == launched_on) tensors.clear();
   }
 };
 
@@ -97,9 +130,9 @@ c10::cuda::CUDAStream make_stream(c10::DeviceIndex device) {
 class Flying : public Work::Pending {
  public:
   explicit Flying(std::shared_ptr<Flight> flight) : flight_(std::move(flight)) {}
-  void wait() override { flight_->end.block(c10::cuda::getCurrentCUDAStream()); }
-  bool done() const override { return flight_->end.query(); }
-  std::shared_ptr<DeviceOperation> on_device() const override { return flight_; }
+  void wait() override { flight_->wait(c10::cuda::getCurrentCUDAStream()); }
+  bool done() const override { return flight_->passage->done(); }
+  std::shared_ptr<DeviceOperation> on_device() const override { return flight_->passage; }
 
  private:
   std::shared_ptr<Flight> flight_;
@@ -116,7 +149,7 @@ class NcclBackend final : public Backend {
     // may never come, and nothing would tell them why.
     if (std::uncaught_exceptions() > 0) comm_->abort();
     const std::lock_guard lock(mutex_);
-    for (const auto& flight : flights_) flight->end.synchronize();
+    for (const auto& flight : flights_) flight->passage->synchronize();
     cudaStreamDestroy(stream_);
   }
 
@@ -139,7 +172,7 @@ class NcclBackend final : public Backend {
   Work all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) override {
     if (in.is_cpu()) return cpu_->all_reduce(out, in, op);
     check_reducible(in.scalar_type(), op);
-    return launch({out, in}, [&](Flight&) {
+    return launch({out, in}, [&] {
       check(ncclAllReduce(in.const_data_ptr(), out.mutable_data_ptr(), count_of(in), type_of(in),
                           operation_of(op), comm_->get(), stream_),
             "ncclAllReduce");
@@ -149,12 +182,11 @@ class NcclBackend final : public Backend {
   Work all_gather(const Tensors& outs, const at::Tensor& in) override {
     if (in.is_cpu()) return cpu_->all_gather(outs, in);
     if (!have_equal_sizes(outs)) return gather_parts(outs, in);
-    return launch(with(outs, in), [&](Flight& flight) {
+    return launch(with(outs, in), [&] {
       const bool direct = lie_in_a_row(outs);
       const at::Tensor mine = in.contiguous();
       at::Tensor rows;
       if (!direct) rows = at::empty({size(), in.numel()}, in.options());
-      keep(flight, mine, rows);
       check(ncclAllGather(mine.const_data_ptr(),
                           direct ? outs[0].mutable_data_ptr() : rows.mutable_data_ptr(),
                           count_of(mine), type_of(mine), comm_->get(), stream_),
@@ -171,9 +203,8 @@ class NcclBackend final : public Backend {
     if (out.is_cpu()) return cpu_->reduce_scatter(out, ins, op);
     check_reducible(out.scalar_type(), op);
     if (!have_equal_sizes(ins)) return reduce_parts(out, ins, op);
-    return launch(with(ins, out), [&](Flight& flight) {
+    return launch(with(ins, out), [&] {
       const at::Tensor whole = lie_in_a_row(ins) ? ins[0] : at::stack(ins);
-      keep(flight, whole);
       check(ncclReduceScatter(whole.const_data_ptr(), out.mutable_data_ptr(), count_of(out),
                               type_of(out), operation_of(op), comm_->get(), stream_),
             "ncclReduceScatter");
@@ -182,7 +213,7 @@ class NcclBackend final : public Backend {
 
   Work broadcast(const at::Tensor& inout, int root) override {
     if (inout.is_cpu()) return cpu_->broadcast(inout, root);
-    return launch({inout}, [&](Flight&) {
+    return launch({inout}, [&] {
       check(ncclBroadcast(inout.const_data_ptr(), inout.mutable_data_ptr(), count_of(inout),
                           type_of(inout), root, comm_->get(), stream_),
             "ncclBroadcast");
@@ -193,13 +224,12 @@ class NcclBackend final : public Backend {
     if (ins[0].is_cpu()) return cpu_->all_to_all(outs, ins);
     Tensors all = outs;
     all.insert(all.end(), ins.begin(), ins.end());
-    return launch(std::move(all), [&](Flight& flight) {
+    return launch(std::move(all), [&] {
       Tensors sent, received;
       for (size_t r = 0; r < ins.size(); ++r) {
         sent.push_back(ins[r].contiguous());
         received.push_back(outs[r].is_contiguous() ? outs[r]
                                                    : at::empty(outs[r].sizes(), outs[r].options()));
-        keep(flight, sent.back(), received.back());
       }
       in_one_call([&] {
         for (int r = 0; r < size(); ++r) {
@@ -216,7 +246,7 @@ class NcclBackend final : public Backend {
     if (transfers.empty() || transfers[0].tensor.is_cpu()) return cpu_->send_recv(transfers);
     Tensors all;
     for (const Transfer& one : transfers) all.push_back(one.tensor);
-    return launch(std::move(all), [&](Flight&) {
+    return launch(std::move(all), [&] {
       in_one_call([&] {
         for (const Transfer& one : transfers)
           one.kind == Transfer::Kind::kSend ? send(one.tensor, one.peer)
@@ -234,7 +264,7 @@ class NcclBackend final : public Backend {
 
   /// NCCL gathers and scatters equal parts only; others take a call for each rank.
   Work gather_parts(const Tensors& outs, const at::Tensor& in) {
-    return launch(with(outs, in), [&](Flight&) {
+    return launch(with(outs, in), [&] {
       in_one_call([&] {
         for (int r = 0; r < size(); ++r) {
           const at::Tensor& out = outs[static_cast<size_t>(r)];
@@ -248,7 +278,7 @@ class NcclBackend final : public Backend {
     });
   }
   Work reduce_parts(const at::Tensor& out, const Tensors& ins, ReduceOp op) {
-    return launch(with(ins, out), [&](Flight&) {
+    return launch(with(ins, out), [&] {
       in_one_call([&] {
         for (int r = 0; r < size(); ++r) {
           const at::Tensor& in = ins[static_cast<size_t>(r)];
@@ -264,9 +294,6 @@ class NcclBackend final : public Backend {
   static Tensors with(Tensors tensors, const at::Tensor& one) {
     tensors.push_back(one);
     return tensors;
-  }
-  static void keep(Flight& flight, const auto&... tensors) {
-    (flight.tensors.push_back(tensors), ...);
   }
 
   void send(const at::Tensor& x, int to) {
@@ -292,18 +319,20 @@ class NcclBackend final : public Backend {
         raise<CommError>("group {} supports tensors on cuda:{} and the CPU, not on {}", name(),
                          static_cast<int>(device_), one.device().str());
     const std::lock_guard lock(mutex_);
-    while (!flights_.empty() && flights_.front()->end.query()) flights_.pop_front();
+    while (!flights_.empty() && flights_.front()->passage->done()) flights_.pop_front();
     const c10::cuda::CUDAGuard device(device_);
+    const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device_);
     at::cuda::CUDAEvent ready;
-    ready.record(c10::cuda::getCurrentCUDAStream(device_));
-    auto flight = std::make_shared<Flight>();
-    flight->tensors = std::move(tensors);
+    ready.record(current);
+    auto flight = std::make_shared<Flight>(
+        Flight{std::make_shared<Passage>(comm_->failure()), current, std::move(tensors)});
     {
-      const c10::cuda::CUDAStreamGuard on(stream_); // copies and temporaries too
+      // Temporaries come from this stream and are used again behind the operation.
+      const c10::cuda::CUDAStreamGuard on(stream_);
       ready.block(stream_);
-      flight->start.record(stream_);
-      issue(*flight);
-      flight->end.record(stream_);
+      flight->passage->begin(stream_);
+      issue();
+      flight->passage->finish(stream_);
     }
     flights_.push_back(flight);
     return Work(std::make_shared<Flying>(std::move(flight)));
