@@ -44,8 +44,9 @@ T host_value(const at::Tensor& x, const SourceLocation& where = SourceLocation::
 at::Tensor rows_where(const at::Tensor& mask,
                       const SourceLocation& where = SourceLocation::current());
 
-/// A tensor of the host on `device`. The copy goes through pinned memory that LibTorch keeps for
-/// the next ones, and the host does not wait for it: the tensor may be changed afterwards.
+/// A tensor of the host on `device`; one that is there already. The copy goes through pinned memory
+/// that LibTorch keeps for the next ones, and the host does not wait for it: the tensor may be
+/// changed afterwards.
 at::Tensor to_device(const at::Tensor& x, at::Device device);
 
 /// Called at each read, in any thread; null: nothing is. For tests.

@@ -254,20 +254,37 @@ class HostOffload final : public LayeredOffload {
   class InHost final : public Stored {
    public:
     InHost(HostOffload& owner, const c10::Storage& storage, at::Device device)
-        : owner_(owner), device_(device), left_(device.type()) {
+        : owner_(owner), device_(device), held_(storage), left_(device.type()) {
       const at::Tensor source = bytes_of(storage, device);
       host_ = at::empty(source.sizes(), at::TensorOptions().dtype(at::kByte).pinned_memory(true));
       owner_.stream_->after_computing([&] { host_.copy_(source, /*non_blocking=*/true); }, left_);
     }
-    bool has_left() const { return left_.query(); }
+    /// What computes next may get the memory that a copy still writes.
+    ~InHost() override {
+      if (!back_) return;
+      try {
+        back_->block(owner_.stream_->computing());
+      } catch (...) {
+        // The GPU has failed, and every later call says so.
+      }
+    }
+    /// Gives the storage back, to be used again behind the copy.
+    void leave() {
+      if (wanted_) return;
+      left_.block(owner_.stream_->computing());
+      held_ = c10::Storage();
+    }
+    void want() override { wanted_ = true; }
     void fetch() override {
-      if (here_.defined()) return;
+      want();
+      if (held_ || here_.defined()) return;
       here_ = at::empty(host_.sizes(), at::TensorOptions().dtype(at::kByte).device(device_));
       back_.emplace(device_.type());
       owner_.stream_->after_computing([&] { here_.copy_(host_, /*non_blocking=*/true); }, *back_);
     }
     c10::Storage storage() override {
       fetch();
+      if (held_) return held_;
       back_->block(owner_.stream_->computing());
       return here_.storage();
     }
@@ -279,27 +296,30 @@ class HostOffload final : public LayeredOffload {
     }
     HostOffload& owner_;
     at::Device device_;
+    c10::Storage held_; ///< until it has left
     at::Tensor host_, here_;
     c10::Event left_;
     std::optional<c10::Event> back_;
+    bool wanted_ = false; ///< by the backward pass: what is here stays
   };
 
  protected:
   std::shared_ptr<Stored> copy(const c10::Storage& storage, at::Device device) override {
     if (!stream_) stream_.emplace(device);
-    auto stored = std::make_shared<InHost>(*this, storage, device);
-    leaving_.emplace_back(storage, stored);
-    return stored;
+    leaving_.push_back(std::make_shared<InHost>(*this, storage, device));
+    return leaving_.back();
   }
-  /// Storages whose copies have ended are free; those of the last layer may still be on their way.
+  /// The host runs ahead of the GPU and must not wait for it, so the GPU does.
   void settle() override {
-    std::erase_if(leaving_, [](const auto& entry) { return entry.second->has_left(); });
+    for (auto one = leaving_.begin(); one != leaving_.begin() + last_; ++one) (*one)->leave();
+    leaving_.erase(leaving_.begin(), leaving_.begin() + last_);
+    last_ = std::ssize(leaving_);
   }
 
  private:
-  friend class InHost;
   std::optional<SideStream> stream_;
-  std::vector<std::pair<c10::Storage, std::shared_ptr<InHost>>> leaving_;
+  std::vector<std::shared_ptr<InHost>> leaving_;
+  int64_t last_ = 0; ///< of these, those that began before the last layer did
 };
 
 } // namespace

@@ -254,7 +254,7 @@ void Stepper::set_expert_choices(const ExpertChoices& choices) {
     if (found == choices.end() || std::ssize(found->second) != spec().experts) continue;
     const std::vector<int64_t>& counts = expert_choices_[layer] = found->second;
     const at::Tensor load = at::tensor(counts, at::kDouble);
-    expert_loads_[layer] = load / load.sum().clamp_min(1);
+    expert_loads_[layer] = nn::to_device(load / load.sum().clamp_min(1), model_->device);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "pentatron/nn/param_store.h"
+#include "tests/nn/saved_fixture.h"
 
 namespace pentatron::nn {
 namespace {
@@ -85,6 +86,35 @@ TEST(GroupedProduct, IsTheLinearLayerOfExperts) {
       EXPECT_GT(b.norm().item<double>(), 0);
       EXPECT_TRUE(at::allclose(a.to(at::kFloat), b.to(at::kFloat), 1e-2, 1e-2)) << scaled;
     }
+  }
+}
+
+TEST(GroupedLinear, KeepsItsInputOnlyForWeightsThatTrain) {
+  ParamList params;
+  Param& weight = params.add({.name = "w", .shape = {2, 8, 16}}, Init::normal(0.5), at::kFloat, {});
+  Param& bias = params.add({.name = "b", .shape = {2, 8}}, Init::normal(0.5), at::kFloat, {});
+  ResidentStore store(params, at::kCPU);
+  weight.initialize(7);
+  bias.initialize(8);
+  WgradQueue queue;
+  const ForwardContext ctx{.wgrad = &queue, .differentiated = true};
+  for (const auto& [of_weight, of_bias] :
+       {std::pair{true, true}, std::pair{false, true}, std::pair{false, false}}) {
+    weight.trainable = of_weight;
+    bias.trainable = of_bias;
+    const at::Tensor x = at::randn({5, 16}).requires_grad_();
+    const auto kept = std::make_shared<test::Offload>();
+    at::Tensor y;
+    {
+      const SavedHooksScope installed(kept);
+      y = grouped_linear(x, {{0, 0, 2}, {1, 2, 3}}, weight, &bias, at::Tensor(), ctx);
+    }
+    EXPECT_EQ(kept->saved, of_weight || of_bias ? 1 : 0);
+    const at::Tensor dy = at::randn({5, 8});
+    y.backward(dy);
+    queue.drain();
+    EXPECT_TRUE(at::allclose(x.grad().narrow(0, 2, 3),
+                             dy.narrow(0, 2, 3).matmul(weight.value().select(0, 1))));
   }
 }
 

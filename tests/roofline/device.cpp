@@ -32,8 +32,9 @@ namespace pentatron::roofline {
 namespace {
 
 const c10::Device kDevice(c10::DeviceType::CUDA, 0);
+bool far_behind = false;
 
-/// One device with one stream.
+/// One device with one stream, which every stream is.
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   static constexpr c10::DeviceType static_type = c10::DeviceType::CUDA;
@@ -45,14 +46,15 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device) const noexcept override {}
   c10::Stream getStream(c10::Device) const override { return stream(); }
   c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(); }
   c10::Stream exchangeStream(c10::Stream) const override { return stream(); }
   void* getStreamNativeHandle(const c10::Stream) const override { return nullptr; }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   void record(void**, const c10::Stream&, const c10::DeviceIndex,
               const c10::EventFlag) const override {}
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  bool queryStream(const c10::Stream&) const override { return true; }
+  bool queryEvent(void*) const override { return !far_behind; }
+  bool queryStream(const c10::Stream&) const override { return !far_behind; }
   void synchronizeStream(const c10::Stream&) const override {}
   void synchronizeEvent(void*) const override {}
   void synchronizeDevice(const c10::DeviceIndex) const override {}
@@ -145,6 +147,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("as_strided", as_strided);
   m.impl("view", view);
   m.impl("_reshape_alias", reshape_alias);
+  m.impl("set_.source_Storage_storage_offset", set_storage);
   m.impl("_local_scalar_dense", read_scalar);
   m.impl("nonzero", nonzero);
   // LibTorch has these for all devices, with a kernel of the device inside.
@@ -152,6 +155,10 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
 }
 
 } // namespace
+
+void set_far_behind(bool behind) {
+  far_behind = behind;
+}
 
 void open_device() {
   static const bool once = [] {

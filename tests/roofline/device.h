@@ -11,4 +11,8 @@ namespace pentatron::roofline {
 /// Operators of LibTorch on the device are recorded from now on, and the device can be used.
 void open_device();
 
+/// From now on the device has not come to anything yet when the host asks, as where the host is far
+/// ahead. At first it has come to everything.
+void set_far_behind(bool behind);
+
 } // namespace pentatron::roofline

@@ -284,6 +284,14 @@ at::Tensor reshape_alias(const at::Tensor& x, c10::IntArrayRef size, c10::IntArr
   return alias(x, size, stride, x.storage_offset());
 }
 
+at::Tensor& set_storage(at::Tensor& x, c10::Storage source, int64_t offset, c10::IntArrayRef size,
+                        c10::IntArrayRef stride) {
+  c10::TensorImpl* const impl = x.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(source));
+  impl->set_sizes_and_strides(size, stride, offset);
+  return x;
+}
+
 at::Scalar read_scalar(const at::Tensor& x) {
   record({.kind = Kind::kTransfer,
           .op = "item",

@@ -21,6 +21,8 @@ at::Tensor as_strided(const at::Tensor& x, c10::IntArrayRef size, c10::IntArrayR
                       std::optional<int64_t> offset);
 at::Tensor view(const at::Tensor& x, c10::IntArrayRef size);
 at::Tensor reshape_alias(const at::Tensor& x, c10::IntArrayRef size, c10::IntArrayRef stride);
+at::Tensor& set_storage(at::Tensor& x, c10::Storage source, int64_t offset, c10::IntArrayRef size,
+                        c10::IntArrayRef stride);
 
 /// What the host reads: 1, or 0 of integers.
 at::Scalar read_scalar(const at::Tensor& x);

@@ -3,6 +3,7 @@
 
 #include "pentatron/kernels/cross_entropy/cross_entropy.h"
 #include "tests/roofline/accesses.h"
+#include "tests/roofline/device.h"
 #include "tests/roofline/memory.h"
 #include "tests/roofline/step.h"
 
@@ -145,6 +146,22 @@ TEST(Roofline, ProductsAddToMainGradientsWithoutATemporary) {
     if (one.kind == Kind::kTorch && one.read > 0 && one.written >= 4 * h * h)
       temporary += one.read + one.written;
   EXPECT_EQ(temporary, 0) << "an operator of LibTorch passes over a gradient or over logits";
+}
+
+TEST(Roofline, OffloadFreesTheMemoryOfLayersHoweverFarTheHostIsAhead) {
+  const std::vector<std::string> deep = {"model.num_layers=8", "train.seq_length=512",
+                                         "model.max_position_embeddings=512"};
+  std::vector<std::string> away = deep;
+  away.emplace_back("offload.activations=true");
+  const int64_t kept = tiny_with(deep).peak_bytes, near = tiny_with(away).peak_bytes;
+  set_far_behind(true);
+  const int64_t far = tiny_with(away).peak_bytes;
+  set_far_behind(false);
+  // Of each layer but two: the inputs of five products, q, k, v, the attention's result and both
+  // halves of the MLP, less the layer's input, which stays.
+  const double by_token = 2 * (2 * h + kQkv + n * d + 3 * f);
+  EXPECT_LT(static_cast<double>(near), static_cast<double>(kept) - 5 * 2 * 512 * by_token);
+  EXPECT_EQ(far, near);
 }
 
 /// 256 rows of 128k logits run at once, which no cache holds.

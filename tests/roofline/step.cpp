@@ -7,6 +7,7 @@
 #include "pentatron/parallelize/parallelize.h"
 #include "pentatron/trainer/config.h"
 #include "pentatron/trainer/families.h"
+#include "pentatron/trainer/offload.h"
 #include "pentatron/trainer/recompute.h"
 #include "pentatron/trainer/run_data.h"
 #include "pentatron/trainer/runtime.h"
@@ -37,12 +38,15 @@ RecordedStep record_step(std::vector<std::string> settings) {
        .build = {.dtype = trainer::scalar_type(config.dtype),
                  .tp = {groups.tp(), false, config.comm_overlap.tp},
                  .context = parallelize::context_parallel(config.parallel, groups),
-                 .chunks = {.recompute = trainer::recomputation(config.train)}},
+                 .chunks = {.recompute = trainer::recomputation(config.train),
+                            .offload = trainer::activation_offload(config.offload, device),
+                            .offloaded = config.offload.num_layers}},
        .device = device,
        .max_sequence = data.datasets.train->sequence_length(),
        .prepare = [&](nn::ParamList& params) { trainer::plan_families(params, config, device); }},
       plan, config.ddp, groups);
-  optim::Optimizer optimizer(config.optimizer, model.store->shards(), world);
+  optim::Optimizer optimizer(config.optimizer, model.store->shards(), world,
+                             trainer::optimizer_offload(config.offload, device));
   trainer::Stepper stepper(model, optimizer, groups, plan);
   data::Loader loader(data.datasets.train,
                       trainer::loader_options(config, groups.dp(), model.model->spec(), 0));

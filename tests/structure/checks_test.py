@@ -70,8 +70,10 @@ class HostReads(unittest.TestCase):
 
     def test_each_way_to_read_a_device_is_found(self):
         for line in ("x.item<double>();", "x.sum().item<T>();", "x.cpu();", "p->cpu();", "x.to(at::kCPU, at::kLong);",
-                     "at::nonzero(x);", "x.masked_select(y);", "if (at::equal(x, y)) {}"):
+                     "at::nonzero(x);", "x.masked_select(y);", "if (at::equal(x, y)) {}", "x.to(y.device());",
+                     "at::tensor(rows).to(layout.rows.device(), at::kInt);", "x.to(model_->device);", "x.to(device_);"):
             self.assertEqual(len(self.found(line + "\n")), 1, line)
+        self.assertEqual(self.found("nn::to_device(x, y.device()).to(y.scalar_type());\n"), [])
 
     def test_other_folders_comments_and_the_place_itself_may(self):
         self.assertEqual(self.found("x.item<double>();\n", "pentatron/serve/a.cpp"), [])

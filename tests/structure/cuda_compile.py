@@ -74,8 +74,8 @@ def main(root, torch=None, cxx=None, architecture="90"):
     hosts = host_files(root) if torch else []
     folders = [find_header(name, nvcc, root) for name in ("cuda_runtime_api.h", "nccl.h")]
     if torch and folders[1] is None:
-        print("no nccl.h: what includes it is left out")
-        hosts = [p for p in hosts if "<nccl.h>" not in files.read(root, p)]
+        print("no nccl.h, which the communication of GPUs includes\n  try: scripts/test.sh, which installs it into .deps/cuda")
+        return 1
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool, tempfile.TemporaryDirectory() as out:
         jobs = [pool.submit(compile_one, nvcc, root, path, architecture, out) for path in paths]
         check = functools.partial(check_host, cxx, torch, [f for f in folders if f], root)

@@ -1,5 +1,5 @@
 """Where the host waits for the device: on the path of a training step, only pentatron/nn/host_copies.cpp reads values of
-tensors that may be on a GPU, so that a test can count such waits."""
+tensors that may be on a GPU, so that a test can count such waits, and copies there, through pinned memory."""
 import re
 
 import files
@@ -10,6 +10,7 @@ PLACE = "pentatron/nn/host_copies."
 READ = re.compile(r"(?:\.|->)(?:template )?item(?:<|\()|(?:\.|->)cpu\(\)|\.to\(\s*(?:at::|c10::)?kCPU|"
                   r"(?:\bat::|\.|->)(?:nonzero|masked_select|is_nonzero|argwhere|_local_scalar_dense)\(|"
                   r"\bat::equal\(|\bat::unique\w*\(")
+COPY = re.compile(r"(?:\.|->)to\(\s*(?:[A-Za-z_][\w.>()-]*(?:\.|->))?device_?\b")
 
 
 def violations(root):
@@ -18,7 +19,9 @@ def violations(root):
         if not path.startswith(FOLDERS) or path.startswith(PLACE):
             continue
         for number, line in enumerate(files.read(root, path).splitlines(), 1):
-            match = READ.search(line.split("//")[0])
-            if match:
-                found.append(f"{path}:{number}: {match.group(0)} reads a device on the host; use nn/host_copies.h")
+            code = line.split("//")[0]
+            for rule, what in (READ, "reads a device on the host"), (COPY, "may wait for the device"):
+                match = rule.search(code)
+                if match:
+                    found.append(f"{path}:{number}: {match.group(0)} {what}; use nn/host_copies.h")
     return found

@@ -3,6 +3,7 @@
 #include "pentatron/base/philox.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/kernels/dropout/dropout.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/ops/kernel_args.h"
 #include "pentatron/nn/ops/ops.h"
 #include "pentatron/nn/record.h"
@@ -99,7 +100,7 @@ at::Tensor tanh(const at::Tensor& x) {
 at::Tensor dropout_rows(Rows rows, const SequenceLayout& layout) {
   if (rows == Rows::kSamples) {
     const at::Tensor starts = at::tensor(layout.sample_starts, at::kLong).slice(0, 0, layout.batch);
-    return layout.row_ids.index_select(0, starts.to(layout.row_ids.device()));
+    return layout.row_ids.index_select(0, to_device(starts, layout.row_ids.device()));
   }
   return rows == Rows::kAllTokens || planted("dropout_by_local_index")
              ? layout.row_ids

@@ -242,8 +242,9 @@ at::Tensor grouped_linear(const at::Tensor& x, std::vector<RowRange> ranges, Par
     }
   }
   const bool has_scale = bias != nullptr && bias_scale.defined();
+  const bool trains = weight.trainable || (bias != nullptr && bias->trainable);
   record("grouped_linear", {x, has_scale ? bias_scale : at::Tensor()}, {y},
-         {x, has_scale ? bias_scale.detach() : at::Tensor()},
+         {trains ? x : at::Tensor(), has_scale ? bias_scale.detach() : at::Tensor()},
          [&weight, bias, ranges, queue = ctx.wgrad, wants_dx = x.requires_grad(),
           wants_scale = has_scale && bias_scale.requires_grad()](auto&& grads, Saved& saved) {
            const NoAutograd guard;

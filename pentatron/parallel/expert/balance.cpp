@@ -5,6 +5,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/record.h"
 #include "pentatron/parallel/expert/order.h"
 
@@ -82,8 +83,7 @@ at::Tensor with_auxiliary_losses(const at::Tensor& probs, const AuxiliaryInputs&
       if (balance == Balance::kGlobal) {
         const auto found = ctx.expert_loads->find(layer);
         if (found != ctx.expert_loads->end()) // else this is the first step
-          load = (found->second.to(logits.device(), logits.scalar_type()) *
-                  static_cast<double>(o.experts))
+          load = (found->second.to(logits.scalar_type()) * static_cast<double>(o.experts))
                      .unsqueeze(0);
       } else {
         load = loads_of_sums(x, balance, o, ctx.layout->batch, ranks);
@@ -118,7 +118,7 @@ at::Tensor choice_counts(const at::Tensor& experts, const at::Tensor& real, int6
 void update_expert_bias(const at::Tensor& bias, const at::Tensor& counts, double rate) {
   const nn::NoAutograd guard;
   const at::Tensor below = (counts.sum() - counts * counts.size(0)).sign();
-  bias.add_(below.to(bias.device(), bias.scalar_type()), rate);
+  bias.add_(nn::to_device(below, bias.device()).to(bias.scalar_type()), rate);
 }
 
 } // namespace pentatron::parallel

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/record.h"
 
 namespace pentatron::parallel {
@@ -88,7 +89,7 @@ void GroupedAdapter::add_variants(
         own.push_back({.matrix = range.matrix, .begin = begin, .rows = std::ssize(rows) - begin});
     }
     if (rows.empty()) continue;
-    const at::Tensor chosen = at::tensor(rows, at::kLong).to(y.device());
+    const at::Tensor chosen = nn::to_device(at::tensor(rows, at::kLong), y.device());
     const at::Tensor sum =
         variants[i]->forward(x.index_select(0, chosen), own, y.index_select(0, chosen), ctx);
     y.index_copy_(0, chosen, sum);
