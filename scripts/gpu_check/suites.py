@@ -26,7 +26,7 @@ def run_tests(part, program, pattern, timeout, shard=0, shards=1):
     problem = ""
     try:
         part.run([program, f"--gtest_filter={pattern}", f"--gtest_output=json:{file}", "--gtest_brief=1"], timeout,
-                 GTEST_TOTAL_SHARDS=str(shards), GTEST_SHARD_INDEX=str(shard))
+                 GTEST_TOTAL_SHARDS=str(shards), GTEST_SHARD_INDEX=str(shard), **({"PENTATRON_NEEDS_GPU": "1"} if part.device == "cuda" else {}))
     except RuntimeError as error:
         problem = str(error)
     if not os.path.exists(file):

@@ -71,6 +71,8 @@ def violations(folder):
         libraries, places = needed(path)
         found += [f"{name} needs {library}, which is not in lib/" for library in libraries
                   if library not in beside and not OF_THE_SYSTEM.match(library) and not OF_TORCH.match(library)]
+        if name.startswith("bin/") and "libtorch_cuda.so" in libraries and "libnccl.so.2" not in libraries:
+            found.append(f"{name} was built without NCCL, so several ranks would have no GPUs")
         found += [f"{name} looks for libraries in {place}" for place in places if place != "$ORIGIN/../lib"]
         for kind, version in symbol_versions(path).items():
             if kind in CEILINGS and version > CEILINGS[kind]:
@@ -113,6 +115,12 @@ def torch_of_build(build):
         return re.search(r"^__version__ = ['\"](\d+\.\d+)", file.read(), re.M)[1]
 
 
+def cuda_of(folder):
+    """"13" of the CUDA that programs of a folder need, or None."""
+    libraries = (library for path in elf_files(os.path.join(folder, "bin")) for library in needed(path)[0])
+    return next((found[1] for found in map(re.compile(r"libcudart\.so\.(\d+)$").match, libraries) if found), None)
+
+
 def collect(build, out, tests=()):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     shutil.rmtree(out, ignore_errors=True)
@@ -131,6 +139,10 @@ def collect(build, out, tests=()):
     shutil.copy(os.path.join(root, "LICENSE"), os.path.join(out, "share", "pentatron", "LICENSE"))
     with open(os.path.join(out, "share", "pentatron", "torch_version"), "w", encoding="utf-8") as file:
         file.write(torch_of_build(build) + "\n")
+    cuda = cuda_of(out)
+    if cuda:
+        with open(os.path.join(out, "share", "pentatron", "cuda_version"), "w", encoding="utf-8") as file:
+            file.write(cuda + "\n")
 
 
 def main():

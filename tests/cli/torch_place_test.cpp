@@ -126,5 +126,25 @@ TEST_F(TorchPlace, TheProgramForCudaNeedsAGpuAndATorchWithCuda) {
   EXPECT_EQ(torch_program(bin_, torch, false), cpu);
 }
 
+TEST_F(TorchPlace, TheProgramForCudaRefusesATorchForAnotherCuda) {
+  const fs::path torch = root_ / "torch", cuda = bin_ / "pentatron-torch-cuda";
+  write(cuda, "");
+  write(bin_ / "../share/pentatron/cuda_version", "13\n");
+  make_torch(torch, "2.11.0");
+  write(torch / "lib/libtorch_cuda.so", "");
+  EXPECT_EQ(torch_program(bin_, torch, true), cuda) << "it does not say";
+  std::ofstream(torch / "version.py") << "cuda: Optional[str] = '13.1'\n";
+  EXPECT_EQ(torch_program(bin_, torch, true), cuda);
+  std::ofstream(torch / "version.py") << "cuda: Optional[str] = '12.8'\n";
+  try {
+    torch_program(bin_, torch, true);
+    ADD_FAILURE() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("is made for CUDA 12.8, but this program needs one for CUDA 13"));
+  }
+  EXPECT_EQ(torch_program(bin_, torch, false), bin_ / "pentatron-torch");
+}
+
 } // namespace
 } // namespace pentatron::cli

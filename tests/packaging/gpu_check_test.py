@@ -18,6 +18,7 @@ PARTS = {
     "kernels": "json.dump({'checks': [{'name': 'Norm', 'ok': False, 'error': 'wrong by 2'}], 'figures': {}}, open(sys.argv[3], 'w'))",
     "parity": "sys.exit('no such file')",
     "curves": "time.sleep(60)",
+    "use": "json.dump({'checks': [{'name': 'x', 'ok': None, 'skipped': 'y'}], 'figures': {}}, open(sys.argv[3], 'w'))",
     "speed": "json.dump({'checks': [{'name': 'x', 'ok': None, 'skipped': 'y'}], 'figures': {'copy_bytes_per_s': 3e12, 'operators': [{'operator': "
              "'norm_forward float32', 'entry': 'cuda', 'bytes': 1e9, 'seconds': 1e-3, 'share_of_copy': 0.33}], 'steps': {'gpt2, bf16': "
              "{'pentatron': {'median_s': 0.02, 'tokens_per_s': 1e5, 'mfu': 0.4, 'memory_bytes': 2**31}, 'PyTorch, compiled': {'median_s': 0.03, "
@@ -40,8 +41,9 @@ class GpuCheck(unittest.TestCase):
                 self.assertEqual(file.read(), text.getvalue())
         self.assertEqual({name: part["ended"] for name, part in report["parts"].items()},
                          {"start": "complete", "kernels": "complete", "parity": "broke off with exit status 1",
-                          "curves": "stopped after 2.0 s", "speed": "complete"})
+                          "curves": "stopped after 2.0 s", "use": "complete", "speed": "complete"})
         for line in ("# Check of pentatron on Some GPU", "- kernels: Norm: error wrong by 2", "- parity: broke off with exit status 1: no such file",
+                     "- use: nothing was checked",
                      "| gpt2, bf16 | pentatron | 20.00 ms | 100000 | 1.50 | 40.0 % | 2.00 GiB |", "| gpt2, bf16 | PyTorch, eager | failed | | | | |",
                      "| norm_forward float32 | cuda | 1000.0 us | 1000 GB/s | 33 % |", "- copy: 3000 GB/s, read and written"):
             self.assertIn(line, text.getvalue())

@@ -65,15 +65,24 @@ std::optional<fs::path> torch_of_python() {
   return std::nullopt;
 }
 
-/// "2.11.0+cu130" of a torch; empty if it does not say.
-std::string version_of(const fs::path& torch) {
+/// What a torch says about itself: "2.11.0+cu130" of `__version__`, "13.0" of `cuda`; empty if it
+/// does not.
+std::string stated_by(const fs::path& torch, std::string_view name) {
   std::ifstream file(torch / "version.py");
   for (std::string line; std::getline(file, line);)
-    if (line.starts_with("__version__")) {
+    if (line.starts_with(name)) {
       const size_t begin = line.find_first_of("'\""), end = line.find_last_of("'\"");
       if (begin < end) return line.substr(begin + 1, end - begin - 1);
     }
   return "";
+}
+
+/// The first line of a file of the bundle; empty if there is none.
+std::string needed_by(const fs::path& program_folder, const char* name) {
+  std::ifstream file(program_folder / "../share/pentatron" / name);
+  std::string line;
+  std::getline(file, line);
+  return line;
 }
 
 fs::path find_torch(const fs::path& program_folder, const std::string& needed) {
@@ -104,11 +113,10 @@ bool gpu_visible() {
 }
 
 std::optional<fs::path> torch_to_load(const fs::path& program_folder) {
-  std::ifstream file(program_folder / "../share/pentatron/torch_version");
-  std::string needed;
-  if (!std::getline(file, needed)) return std::nullopt;
+  const std::string needed = needed_by(program_folder, "torch_version");
+  if (needed.empty()) return std::nullopt;
   const fs::path torch = find_torch(program_folder, needed);
-  const std::string found = version_of(torch);
+  const std::string found = stated_by(torch, "__version__");
   if (!found.starts_with(needed + "."))
     raise<Error>(
         "the torch in {} is {}, but this command needs torch {}\n  try: pip install 'torch=={}.*'",
@@ -128,8 +136,16 @@ fs::path torch_program(const fs::path& program_folder, const std::optional<fs::p
                        bool gpu) {
   const fs::path with_cuda = program_folder / "pentatron-torch-cuda";
   const bool torch_has_cuda = !torch || leads_somewhere(*torch / "lib/libtorch_cuda.so");
-  return gpu && torch_has_cuda && leads_somewhere(with_cuda) ? with_cuda
-                                                             : program_folder / "pentatron-torch";
+  if (!gpu || !torch_has_cuda || !leads_somewhere(with_cuda))
+    return program_folder / "pentatron-torch";
+  const std::string needed = needed_by(program_folder, "cuda_version"),
+                    found = torch ? stated_by(*torch, "cuda") : "";
+  if (!needed.empty() && !found.empty() && !found.starts_with(needed + "."))
+    raise<Error>("the torch in {} is made for CUDA {}, but this program needs one for CUDA {}\n  "
+                 "try: a torch for CUDA {}, as pip install torch brings it, or "
+                 "CUDA_VISIBLE_DEVICES=-1 to compute on the CPU",
+                 torch->string(), found, needed, needed);
+  return with_cuda;
 }
 
 } // namespace pentatron::cli

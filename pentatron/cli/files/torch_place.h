@@ -24,7 +24,8 @@ std::optional<std::filesystem::path> torch_to_load(const std::filesystem::path& 
 std::string library_path(const std::filesystem::path& torch);
 
 /// Returns the program next to `pentatron` that runs commands with LibTorch: the CUDA program if it
-/// exists, `gpu` is true and `torch`, if known, supports CUDA.
+/// exists, `gpu` is true and `torch`, if known, supports CUDA. Throws Error if it does, but for
+/// another CUDA than share/pentatron/cuda_version ("13") has.
 std::filesystem::path torch_program(const std::filesystem::path& program_folder,
                                     const std::optional<std::filesystem::path>& torch, bool gpu);
 
