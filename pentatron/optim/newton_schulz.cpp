@@ -65,7 +65,18 @@ at::Tensor polynomial(const at::Tensor& g, const Quintic& p) {
   return add_identity(nn::symmetric_product(g, add_identity(g * p[2], p[1])), p[0]);
 }
 
-/// Whether the iteration is to run on x x^T alone: products of rows^3 for those of rows^2 columns.
+/// Whether the iteration may run on x x^T alone. What rounding leaves of its zero eigenvalues grows
+/// by a^2 in each step and, unlike that of a product with its transpose, may be negative: there the
+/// polynomials exceed a, and soon all bounds.
+bool stays_small_on_squares(at::ScalarType type, const std::vector<Quintic>& polynomials) {
+  constexpr double kSmall = 0.005;
+  double noise = type == at::kDouble ? 0x1p-53 : 0x1p-24;
+  for (size_t k = 0; k + 1 < polynomials.size(); ++k)
+    noise *= polynomials[k][0] * polynomials[k][0];
+  return noise < kSmall;
+}
+
+/// Whether that is less work: products of rows^3 for those of rows^2 columns.
 bool pays_to_iterate_on_squares(const at::Tensor& x, size_t steps) {
   const auto r = static_cast<double>(x.size(-2)), c = static_cast<double>(x.size(-1));
   const auto n = static_cast<double>(steps);
@@ -98,7 +109,8 @@ at::Tensor orthogonalized(const at::Tensor& input, const std::vector<Quintic>& p
   const at::Tensor norm = at::linalg_vector_norm(x, 2, at::IntArrayRef({-2, -1}), /*keepdim=*/true);
   x = x / norm.clamp_min(eps);
   // In bf16 what is small beside the largest singular value would vanish in the square.
-  if (x.scalar_type() == at::kBFloat16 || !pays_to_iterate_on_squares(x, polynomials.size())) {
+  if (x.scalar_type() == at::kBFloat16 || !stays_small_on_squares(x.scalar_type(), polynomials) ||
+      !pays_to_iterate_on_squares(x, polynomials.size())) {
     for (const Quintic& p : polynomials) {
       at::Tensor q = nn::symmetric_product(x, x.transpose(-2, -1));
       q = polynomial(q, p);

@@ -24,8 +24,6 @@ constexpr int64_t kGap = 64; // stores begin parameters at multiples of this
 /// Where a rule works on whole parameters: so many elements at once, which bounds what an update
 /// needs beside the state; tensor ranks share the matrices among them.
 constexpr int64_t kBatch = AwayState::kWholePart;
-/// Elements whose narrow state is widened at once.
-constexpr int64_t kWidened = int64_t{1} << 18;
 
 at::Tensor flat_like(const at::Tensor& values, at::ScalarType dtype) {
   const nn::MemoryScope scope(nn::MemoryCategory::kOptimizer);

@@ -105,9 +105,12 @@ double state_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at:
 /// Of these, the bytes that are kept in vectors of the elements: what AwayState moves.
 double vector_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec, at::ScalarType dtype);
 
-/// What a rule that needs whole parameters holds while it updates a batch of them
-/// (AwayState::kWholePart), in bytes: `batch` for each element of the batch, and `working` for one
-/// parameter.
+/// Elements whose narrow state, and whose master weights, are in the accumulate type at once; where
+/// a rule needs whole parameters, those of a batch are (AwayState::kWholePart).
+inline constexpr int64_t kWidened = int64_t{1} << 18;
+
+/// What an update holds in bytes: `batch` for each element of a batch of whole parameters, and
+/// `working` for one parameter.
 struct UpdateBytes {
   double batch = 0, working = 0;
 };

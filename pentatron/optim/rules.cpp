@@ -120,13 +120,20 @@ double vector_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec,
 UpdateBytes update_bytes(const OptimizerConfig& config, const nn::ShardSpec& spec,
                          at::ScalarType dtype, const nn::Coordinates& where) {
   const std::string name = rule_name(config, spec);
-  if (!make_rule(config, name)->needs_whole()) return {};
-  const auto acc = static_cast<double>(c10::elementSize(nn::acc_dtype(dtype)));
+  const std::unique_ptr<Rule> rule = make_rule(config, name);
+  const at::ScalarType acc_type = nn::acc_dtype(dtype);
+  const auto acc = static_cast<double>(c10::elementSize(acc_type));
   double count = 1;
   for (const int64_t n : nn::local_shape(spec, where)) count *= static_cast<double>(n);
+  // fp32 numbers of what is stored in fewer bits.
+  double wide = keeps_remainder(config, dtype) ? acc : 0;
+  for (const RuleState& state : rule->state(acc_type))
+    if (state.extent == RuleState::Extent::kElements && state.dtype != acc_type) wide += acc;
+  if (!rule->needs_whole())
+    return {.batch = 0, .working = wide * std::min(count, static_cast<double>(kWidened))};
   const bool adaptive = name == config::to_string(OptimizerKind::kAdaptiveMuon);
   if (!adaptive && name != config::to_string(OptimizerKind::kMuon)) // scaled gradients and squares
-    return {.batch = acc, .working = 2 * acc * count};
+    return {.batch = acc + wide, .working = 2 * acc * count};
   const double element = config.muon_bf16 ? 2 : acc;
   const nn::Param param(spec, nn::Init::constant(0), dtype, where);
   const bool exchanged =
@@ -145,7 +152,7 @@ UpdateBytes update_bytes(const OptimizerConfig& config, const nn::ShardSpec& spe
                                             2 * rows * columns + least * least) +
                                    (exchanged ? rows * columns : 0)));
   }
-  return {.batch = element * (exchanged ? 3 : 1) + (adaptive && element < acc ? acc : 0),
+  return {.batch = element * (exchanged ? 3 : 1) + (adaptive && element < acc ? acc : 0) + wide,
           .working = element * most};
 }
 

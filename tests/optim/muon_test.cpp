@@ -64,6 +64,23 @@ TEST(NewtonSchulz, OfLargeMatricesIsTheFormula) {
     }
 }
 
+/// Of few tokens, or early in training: most singular values are zero, and stay so.
+TEST(NewtonSchulz, OfDeficientRankStaysNearTheFormulaForManySteps) {
+  const at::Tensor x = test::randn({64, 8}, 7).matmul(test::randn({8, 170}, 8));
+  for (const auto type :
+       {MuonCoefficients::kSimple, MuonCoefficients::kQuintic, MuonCoefficients::kPolarExpress})
+    for (const int64_t steps : {5, 6, 8, 10, 15, 25}) {
+      const std::vector<Quintic> polynomials = quintics(type, steps);
+      const at::Tensor y = orthogonalized(x.to(at::kFloat), polynomials, 1e-7).to(at::kDouble),
+                       exact = by_singular_values(x.to(at::kDouble), polynomials);
+      const double error = ((y - exact).norm() / exact.norm()).item<double>();
+      SCOPED_TRACE(testing::Message() << config::to_string(type) << ", " << steps << " steps");
+      // Rounding grows by the first coefficient in each step, as it does in any such product.
+      EXPECT_LT(error, steps <= 6 ? 1e-3 : steps <= 10 ? 0.03 : 4);
+      EXPECT_LT(at::linalg_matrix_norm(y, 2).item<double>(), 1.5);
+    }
+}
+
 TEST(NewtonSchulz, OfPolarExpressConverges) {
   const std::vector<Quintic> polynomials = quintics(MuonCoefficients::kPolarExpress, 10);
   for (const double s : {1.0, 0.5, 0.1, 0.01, 0.002}) {

@@ -114,6 +114,13 @@ TEST(Remainder, OfAnyNumberGivesItsBitsBackAndTheValueOfAMasterWeight) {
     EXPECT_TRUE(at::equal(numbers(other.view(at::kShort)), numbers(values.view(at::kShort))));
   }
   EXPECT_EQ(values[4].item<float>(), 1.0078125F) << "away from zero, and not to even";
+  // As on devices, operator by operator.
+  const at::Tensor far_values = at::empty({n, 2}, at::kBFloat16).select(1, 0),
+                   far_remainder = at::empty({n, 2}, at::kShort).select(1, 0);
+  split_master(master, far_values, far_remainder);
+  EXPECT_TRUE(at::equal(far_values.contiguous().view(at::kShort), values.view(at::kShort)));
+  EXPECT_TRUE(at::equal(far_remainder, remainder));
+  EXPECT_TRUE(at::equal(joined(far_values, far_remainder).view(at::kInt), back.view(at::kInt)));
 }
 
 TEST(NarrowState, IsRoundedAfterEveryStep) {
