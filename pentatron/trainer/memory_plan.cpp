@@ -120,11 +120,16 @@ class Planner {
                      optim::AwayState::kPart);
       };
       // Also of both kinds, where rules that need whole parameters have fewer.
-      const auto most = static_cast<double>(optim::AwayState::kWholePart);
-      const double whole_parts = std::ceil(moved.whole_count * share / most);
+      constexpr auto kMost = static_cast<double>(optim::AwayState::kWholePart);
+      const double most =
+          std::max({1.0, whole_batch(rank, &Parameters::dense, trained.dense, replicas_),
+                    whole_batch(rank, &Parameters::experts, trained.experts, expert_replicas_)});
+      // Where a part is a segment's, one of its vectors comes between two of its matrices.
+      const double in_a_row = c_.ddp.zero_stage >= 2 && most < kMost ? 2 : 3;
+      const double whole_parts = std::min(in_a_row, std::ceil(moved.whole_count * share / most));
       const auto window = [&](double number) {
-        return std::max(cut_parts(number), parts(number, moved.whole, moved.whole_count,
-                                                 optim::AwayState::kWholePart) +
+        return std::max(cut_parts(number), parts(std::min(number, whole_parts), moved.whole,
+                                                 moved.whole_count, static_cast<int64_t>(most)) +
                                                cut_parts(std::max(0.0, number - whole_parts)));
       };
       // Three at once; but two while the first or the last is updated, which hold the tables.
@@ -184,16 +189,9 @@ class Planner {
   void add_family(RankMemory& m, int rank, Family family, const Parameters& all_own,
                   const Parameters& all_trained, int replicas) const {
     const Elements &own = all_own.*family, &trained = all_trained.*family;
-    const double shards =
-        std::max(1.0, static_cast<double>(replicas) /
-                          static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
+    const double shards = shards_of(replicas);
     const int64_t zero = shards > 1 ? c_.ddp.zero_stage : 0;
-    // At least that of the largest, also where others are frozen or several stages share it.
-    const double whole_share =
-        zero > 0 && trained.whole_count > 0
-            ? std::max(largest_share_of_whole(rank, family, static_cast<int64_t>(shards), zero),
-                       std::min(1.0, trained.largest / trained.whole_count))
-            : 1;
+    const double whole_share = whole_share_of(rank, family, trained, replicas);
     const auto share = [&](double all, double whole, int64_t from_stage) {
       return zero >= from_stage ? (all - whole) / shards + whole * whole_share : all;
     };
@@ -205,8 +203,9 @@ class Planner {
                  share(codes, whole_codes, 3);
     m.gradients += types_.acc * share(trained.count, trained.whole_count, 2);
     m.optimizer += share(trained.state, trained.whole_state, 1);
-    if (trained.largest > 0)
-      m.update = std::max(m.update, update(rank, family, trained, zero, whole_share));
+    m.update =
+        std::max(m.update, whole_batch(rank, family, trained, replicas) * trained.update.batch +
+                               trained.update.working);
     // Copies of gradients that are summed in 16 bits, of two buckets at a time.
     const double wire = replicas > 1 && !c_.ddp.grad_reduce_in_fp32 && types_.element < types_.acc
                             ? types_.element
@@ -242,6 +241,20 @@ class Planner {
                               (c_.ddp.overlap_param_gather ? passes * values.layer : 0));
   }
 
+  double shards_of(int replicas) const {
+    return std::max(1.0, static_cast<double>(replicas) /
+                             static_cast<double>(c_.ddp.num_distributed_optimizer_instances));
+  }
+
+  /// At least that of the largest, also where others are frozen or several stages share it.
+  double whole_share_of(int rank, Family family, const Elements& trained, int replicas) const {
+    const double shards = shards_of(replicas);
+    if (shards == 1 || c_.ddp.zero_stage == 0 || trained.whole_count == 0) return 1;
+    return std::max(
+        largest_share_of_whole(rank, family, static_cast<int64_t>(shards), c_.ddp.zero_stage),
+        std::min(1.0, trained.largest / trained.whole_count));
+  }
+
   /// Of what rules need whole, which no two ranks share: the part that the rank with most owns. In
   /// buckets as parallel::make_buckets has them: the last parameters first, and from ZeRO-2 on
   /// never of two segments.
@@ -274,20 +287,20 @@ class Planner {
                    : 1 / static_cast<double>(shards);
   }
 
-  /// Temporaries of the batch of parameters that needs most.
-  double update(int rank, Family family, const Elements& trained, int64_t zero,
-                double whole_share) const {
+  /// Elements of the largest batch of parameters that a rule which needs them whole updates.
+  double whole_batch(int rank, Family family, const Elements& trained, int replicas) const {
+    if (trained.largest == 0) return 0;
+    const double whole_share = whole_share_of(rank, family, trained, replicas);
     double all = trained.whole_count * whole_share;
-    if (zero >= 2) { // whose buckets are of one segment
+    if (shards_of(replicas) > 1 && c_.ddp.zero_stage >= 2) { // whose buckets are of one segment
       double segment = 0;
       for (const auto& [kind, count] : held(rank))
         if (count > 0)
           segment = std::max(segment, (anatomy_.kinds.at(kind).parameters.*family).whole_count);
       all = std::min(all, segment * whole_share);
     }
-    const double batch =
-        std::max(trained.largest, std::min(all, static_cast<double>(optim::AwayState::kWholePart)));
-    return batch * trained.update.batch + trained.update.working;
+    return std::max(trained.largest,
+                    std::min(all, static_cast<double>(optim::AwayState::kWholePart)));
   }
 
   /// Of rules that need whole parameters, in the layers of the rank.

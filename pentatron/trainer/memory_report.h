@@ -45,7 +45,7 @@ class MemoryPeakLog {
   const Config* config_;
   comm::Group world_;
   at::Device device_;
-  int steps_ = 0;
+  unsigned steps_ = 0;
   double told_ = 0;
 };
 

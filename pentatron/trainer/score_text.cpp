@@ -10,6 +10,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/utf8.h"
+#include "pentatron/nn/host_copies.h"
 #include "pentatron/parallelize/load_model.h"
 #include "pentatron/trainer/runtime.h"
 
@@ -135,8 +136,8 @@ void TextScorer::run() {
   }
   std::vector<uint64_t> samples(windows_.size());
   for (size_t i = 0; i < samples.size(); ++i) samples[i] = i;
-  const nn::Microbatch batch{.fields = {{"input_ids", ids.view({-1}).to(device_)},
-                                        {"labels", labels.view({-1}).to(device_)}},
+  const nn::Microbatch batch{.fields = {{"input_ids", nn::to_device(ids.view({-1}), device_)},
+                                        {"labels", nn::to_device(labels.view({-1}), device_)}},
                              .layouts = {nn::SequenceLayout::dense(b, s, samples, device_)}};
   nn::StepState state;
   nn::WgradQueue wgrad;
