@@ -32,6 +32,9 @@ if(PENTATRON_TESTS)
   add_library(pentatron_test_main STATIC ${PROJECT_SOURCE_DIR}/tests/support/test_main.cpp)
   target_link_libraries(pentatron_test_main PRIVATE pentatron_test_options)
   target_include_directories(pentatron_test_main PRIVATE ${PROJECT_SOURCE_DIR})
+  if(PENTATRON_SANITIZE STREQUAL "thread")
+    target_sources(pentatron_test_main PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/openmp_order.cpp)
+  endif()
 endif()
 
 # Tests that start the program many times run under this command and these variables: tests/support/prepared/README.md. The
