@@ -33,7 +33,9 @@ template <class T> class SharedObjects {
   std::shared_ptr<Place> place_of(const std::string& key) {
     const std::lock_guard lock(mutex_);
     std::erase_if(places_, [&](const auto& entry) { // of no use to anybody any more
-      return entry.first != key && entry.second.use_count() == 1 && entry.second->object.expired();
+      if (entry.first == key || entry.second.use_count() > 1) return false;
+      const std::lock_guard of_place(entry.second->mutex); // who had it last may have changed it
+      return entry.second->object.expired();
     });
     std::shared_ptr<Place>& place = places_[key];
     if (place == nullptr) place = std::make_shared<Place>();

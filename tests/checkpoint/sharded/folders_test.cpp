@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 
@@ -155,13 +156,13 @@ TEST_F(Folders, OfWhatIsKnownToBeDamagedInItsWeightsNothingIsReadAgain) {
   const fs::path newest = dir.path() / "step_00000020", before = dir.path() / "step_00000010";
   damage(newest);
   const auto look = [&](KnownDamage damaged, VerifyScope scope) {
-    int calls = 0;
+    std::atomic<int> calls = 0; // by any thread
     const auto found = newest_checkpoint(
         dir.path(),
         {.scope = scope, .damaged = std::move(damaged), .progress = [&calls] { ++calls; }});
     EXPECT_EQ(found->folder, before);
     EXPECT_THAT(found->passed_over, StartsWith("step_00000020: x"));
-    return calls;
+    return calls.load();
   };
   const int structure = look({{newest, "x"}}, VerifyScope::kWeightsStructure);
   EXPECT_LT(structure, look({{newest, "x"}}, VerifyScope::kStructure)) << "which tells a remedy";
