@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <ranges>
+#include <set>
 #include <vector>
 
 #include "pentatron/base/error.h"
@@ -219,26 +220,30 @@ class Planner {
       m.disk += c_.offload.optimizer_fraction * share(trained.vectors, trained.whole, 1);
     if (zero >= 2) {
       const Whole gradients =
-          whole_at_once(rank, family, [](const Elements& e) { return e.count; });
+          whole_at_once(rank, family, [](const Elements& e, double) { return e.count; });
       const double two = c_.ddp.overlap_grad_reduce ? 1 : 0;
       const double whole = defers() ? trained.count * largest_stage(rank) * (1 + two)
                                     : std::min(trained.count, gradients.largest + gradients.shared +
-                                                                  two * gradients.layer);
+                                                                  two * gradients.layer +
+                                                                  beside_codes(rank, family));
       m.gradients += types_.acc * whole +
                      wire * std::min(whole, parallel::Reducer::kCopiesUnderWay *
                                                 std::max(gradients.largest, gradients.shared));
     }
     if (zero < 3) return;
-    const Whole values = whole_at_once(rank, family, [&](const Elements& e) {
-      const double coded = sends_codes(c_) ? e.linear : 0;
-      return types_.element * (e.count - coded) + coded;
+    const Whole values = whole_at_once(rank, family, [&](const Elements& e, double coded) {
+      return types_.element * (e.count - coded);
     });
+    const Whole codes_at_once = // of a byte, beside these
+        whole_at_once(rank, family, [](const Elements&, double coded) { return coded; });
     // The memory of a shared parameter serves layers, too. Passes that take turns have segments
     // each.
     const double passes = c_.comm_overlap.moe_expert_parallel ? 2 : 1;
     m.weights += std::min(types_.element * own.count + values.shared,
                           std::max(passes * values.largest, values.shared) + values.shared +
-                              (c_.ddp.overlap_param_gather ? passes * values.layer : 0));
+                              (c_.ddp.overlap_param_gather ? passes * values.layer : 0)) +
+                 passes * codes_at_once.largest +
+                 (c_.ddp.overlap_param_gather ? passes * codes_at_once.layer : 0);
   }
 
   double shards_of(int replicas) const {
@@ -317,20 +322,29 @@ class Planner {
   struct Whole {
     double shared = 0, largest = 0, layer = 0;
   };
+  /// `size` of a segment's elements and of those among them that are sent as codes.
   Whole whole_at_once(int rank, Family family, const auto& size) const {
     Whole most;
     const Held here = held(rank);
+    std::set<int> coded;
+    if (sends_codes(c_)) {
+      const std::vector<bool> quantised = quantised_segments(c_);
+      for (size_t i = 0; i < quantised.size(); ++i)
+        if (quantised[i]) coded.insert(spec_.segments[i].kind);
+    }
     for (const auto& [kind, count] : here) {
       if (count <= 0) continue;
       Parameters own = anatomy_.kinds.at(kind).parameters;
       for (const SharedParameter& one : anatomy_.shared)
         own.add(one.parameter, -static_cast<double>(std::ranges::count(one.kinds, kind)));
-      most.largest = std::max(most.largest, size(own.*family));
-      if (anatomy_.kinds.at(kind).is_layer) most.layer = std::max(most.layer, size(own.*family));
+      const Elements& elements = own.*family;
+      const double all = size(elements, coded.contains(kind) ? elements.linear : 0);
+      most.largest = std::max(most.largest, all);
+      if (anatomy_.kinds.at(kind).is_layer) most.layer = std::max(most.layer, all);
     }
     for (const SharedParameter& one : anatomy_.shared)
       if (std::ranges::any_of(one.kinds, [&](int kind) { return here.contains(kind); }))
-        most.shared += size(one.parameter.*family);
+        most.shared += size(one.parameter.*family, 0);
     return most;
   }
 
@@ -346,6 +360,17 @@ class Planner {
   bool defers() const {
     return std::ranges::any_of(peaks_,
                                [](const pipeline::Peak& peak) { return peak.deferred > 0; });
+  }
+
+  /// Elements that wait to be reduced when the next microbatch begins, where those of products in
+  /// FP8 have buckets of their own and do not wait for them.
+  double beside_codes(int rank, Family family) const {
+    const double microbatches = static_cast<double>(c_.train.global_batch_size) /
+                                static_cast<double>(c_.train.micro_batch_size) / dp_;
+    if (!sends_codes(c_) || microbatches <= 1) return 0;
+    const Whole plain = whole_at_once(
+        rank, family, [](const Elements& e, double coded) { return e.count - coded; });
+    return std::max(plain.largest, plain.shared);
   }
 
   /// Elements that ranks send as codes in FP8.
