@@ -45,6 +45,16 @@ class Packaging(unittest.TestCase):
         self.assertTrue(os.path.exists(os.path.join(self.folder, "share/pentatron/licenses/libyaml-cpp0.7")))
         self.assertFalse([one for one in programs.violations(self.folder) if "not in lib/" in one])
 
+    def test_a_program_for_gpus_needs_nccl_and_names_its_cuda(self):
+        self.addCleanup(setattr, programs, "needed", programs.needed)
+        programs.needed = lambda path: (["libtorch_cuda.so", "libcudart.so.13"], [])
+        message = "bin/pentatron was built without NCCL, so several ranks would have no GPUs"
+        self.assertIn(message, programs.violations(self.folder))
+        self.assertEqual(programs.cuda_of(self.folder), "13")
+        programs.needed = lambda path: (["libtorch_cuda.so", "libnccl.so.2"], [])
+        self.assertNotIn(message, programs.violations(self.folder))
+        self.assertIsNone(programs.cuda_of(self.folder))
+
     def test_a_wheel_has_every_file_with_its_hash(self):
         out = os.path.dirname(self.folder)
         path = wheel.pack(self.folder, out)

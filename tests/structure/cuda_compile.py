@@ -33,7 +33,8 @@ def compile_one(nvcc, root, path, architecture, out):
 def find_header(name, nvcc, root):
     """The folder that holds a header of CUDA or NCCL, or None."""
     site = os.path.join(root, ".deps/*/lib/python3*/site-packages/nvidia")
-    places = [os.path.join(os.path.dirname(os.path.realpath(nvcc)), "..", "include"), "/usr/local/cuda/include"]
+    places = [os.path.join(os.path.dirname(os.path.realpath(nvcc)), "..", "include")]
+    places += [os.path.join(home, "include") for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
     places += sorted(glob.glob(os.path.join(site, "cu*/include")) + glob.glob(os.path.join(site, "nccl/include")))
     return next((p for p in places + ["/usr/local/include", "/usr/include"] if os.path.exists(os.path.join(p, name))), None)
 

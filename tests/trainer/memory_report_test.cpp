@@ -117,6 +117,17 @@ TEST(MemoryReport, TellsThePeakAfterTheFirstStep) {
   }
 }
 
+/// The first steps are skipped, because their loss scale is too large.
+TEST(MemoryReport, TellsThePeakAgainWhenALaterStepNeedsMore) {
+  nn::install_counting_allocator();
+  nn::reset_memory_peak(0);
+  const std::vector<std::string> told = peaks_of(small_model(
+      {"train.train_iters=32", "dtype=fp16", "optimizer.optimizer=muon", "model.num_layers=4",
+       "model.hidden_size=256", "train.seq_length=16", "train.micro_batch_size=1",
+       "train.global_batch_size=1", "optimizer.store_param_remainders=false"}));
+  EXPECT_EQ(told.size(), 2u);
+}
+
 TEST(MemoryReport, NamesTheLargestHoldersAndWhatWouldFit) {
   nn::install_counting_allocator();
   const Config c = small_model({"train.micro_batch_size=64", "train.global_batch_size=64",
