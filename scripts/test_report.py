@@ -23,8 +23,8 @@ class Case:
 
 
 def read(log):
-    """Cases that ran, and pairs of a skipped case and its reason. An entry without GoogleTest is one case."""
-    cases, skipped = [], []
+    """Cases that ran, entries of ctest as (seconds, name), and pairs of a skipped case and its reason. An entry without GoogleTest is one case."""
+    cases, entries, skipped = [], [], []
     entry, has_cases, reason, expects_reason = None, False, "", False
     for line in log.splitlines():
         if match := ENTRY.match(line):
@@ -42,12 +42,14 @@ def read(log):
             continue
         elif expects_reason:
             reason = line.strip()
-        elif (match := ENTRY_TIME.match(line)) and entry and not has_cases:
-            cases.append(Case(entry, None, float(match[1])))
+        elif (match := ENTRY_TIME.match(line)) and entry:
+            entries.append((float(match[1]), entry))
+            if not has_cases:
+                cases.append(Case(entry, None, float(match[1])))
         elif match := re.match(r"^(?:skipped|SKIP)[:;] *(.*)$", line):  # of scripts that end with status 77
             skipped.append((Case(entry, None, 0), match[1]))
         expects_reason = False
-    return cases, skipped
+    return cases, entries, skipped
 
 
 def main():
@@ -58,8 +60,11 @@ def main():
     if not log.is_file():
         print(f"error: {log} does not exist\n  try: ctest --test-dir {sys.argv[1]}", file=sys.stderr)
         return 1
-    cases, skipped = read(log.read_text(errors="replace"))
-    print(f"\nThe {LONGEST} longest tests:")
+    cases, entries, skipped = read(log.read_text(errors="replace"))
+    print(f"\nThe {LONGEST} longest entries of ctest:")
+    for seconds, name in sorted(entries, reverse=True)[:LONGEST]:
+        print(f"  {seconds:6.1f} s  {name}")
+    print(f"\nThe {LONGEST} longest tests in them:")
     for case in sorted(cases, key=lambda c: -c.seconds)[:LONGEST]:
         print(f"  {case.seconds:6.1f} s  {case}")
     by_reason = collections.defaultdict(list)

@@ -285,6 +285,7 @@ void fetch_files(const fs::path& folder, const Manifest& manifest,
   for (const auto& [leader, names] : lacking)
     for (const std::string& name : names) {
       const auto from = owner.find(name);
+      if (from == owner.end() && is_optional(name)) continue;
       if (from == owner.end())
         raise<CheckpointError>("{} is missing on all machines", (folder / name).string());
       if (from->second == world.rank()) give(folder / name, sizes.at(name), leader, world);

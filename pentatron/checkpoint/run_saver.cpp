@@ -30,8 +30,8 @@ namespace {
 
 /// More jobs than a save has: submitting never waits, staging alone does.
 constexpr size_t kQueue = size_t{1} << 24;
-/// Staging beyond the bytes themselves, for blocks that are not quite full.
-constexpr uint64_t kSlack = uint64_t{8} << 20;
+/// Staging may lack so much of what a save would ask for, and is not made anew.
+constexpr uint64_t kSmallLack = uint64_t{4} << 20;
 
 CheckpointInfo info_of(const TrainState& state, const optim::Optimizer& optimizer, int64_t parity) {
   CheckpointInfo info{.state = {{"consumed_samples", state.consumed_samples},
@@ -236,8 +236,8 @@ uint64_t RunSaver::State::stage(std::vector<FilePlan>& plans) {
     for (const auto& views : plan.contents)
       for (const at::Tensor& view : views) on_gpu = on_gpu || view.is_cuda();
   }
-  const uint64_t wanted = std::min(options.staging_bytes, bytes + bytes / 256 + kSlack);
-  if (!staging || staging->capacity() + kSlack / 2 < wanted)
+  const uint64_t wanted = staging_bytes(bytes, options.staging_bytes);
+  if (!staging || staging->capacity() + kSmallLack < wanted)
     staging = std::make_unique<Staging>(wanted, on_gpu);
   staging->on_block([this](size_t block) {
     ++jobs;

@@ -13,12 +13,26 @@ namespace {
 
 /// Large enough that handing them over costs nothing, small enough to begin writing early.
 constexpr uint64_t kLargestBlock = uint64_t{4} << 20, kSmallestBlock = uint64_t{64} << 10;
+/// Beyond the bytes themselves, for blocks that are not quite full.
+constexpr uint64_t kSlack = uint64_t{8} << 20;
+
+uint64_t block_for(uint64_t bytes) {
+  return std::clamp(bytes / 2, kSmallestBlock, kLargestBlock);
+}
+uint64_t blocks_for(uint64_t bytes) {
+  return std::max<uint64_t>(2, bytes / block_for(bytes));
+}
 
 } // namespace
 
+uint64_t staging_bytes(uint64_t bytes, uint64_t limit) {
+  const uint64_t wanted = std::min(limit, bytes + bytes / 256 + kSlack);
+  return blocks_for(wanted) * block_for(wanted);
+}
+
 Staging::Staging(uint64_t bytes, bool pinned) {
-  block_bytes_ = static_cast<size_t>(std::clamp(bytes / 2, kSmallestBlock, kLargestBlock));
-  const size_t blocks = std::max<size_t>(2, static_cast<size_t>(bytes) / block_bytes_);
+  block_bytes_ = static_cast<size_t>(block_for(bytes));
+  const auto blocks = static_cast<size_t>(blocks_for(bytes));
   memory_ = at::empty({static_cast<int64_t>(blocks * block_bytes_)},
                       at::TensorOptions(at::kByte).pinned_memory(pinned));
   segments_.resize(blocks);

@@ -14,6 +14,9 @@
 
 namespace pentatron::checkpoint {
 
+/// The memory for copies of so many bytes, at most `limit`, that a save asks for.
+uint64_t staging_bytes(uint64_t bytes, uint64_t limit);
+
 /// Copies views piece by piece into blocks. `take` gets each full block and gives it back by
 /// release(), from any thread; add() waits while no block is free, and only then.
 class Staging {

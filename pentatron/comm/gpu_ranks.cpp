@@ -4,6 +4,7 @@
 
 #include "pentatron/comm/backend.h"
 #include "pentatron/comm/backend/staged/staged_backend.h"
+#include "pentatron/comm/collectives.h"
 
 namespace pentatron::comm {
 
@@ -16,6 +17,11 @@ Group with_host_messages(const Group& world, int device) {
 Group with_gpu_messages(const Group& world, int device, GpuMessages messages) {
   return messages == GpuMessages::kHost ? with_host_messages(world, device)
                                         : with_nccl(world, device);
+}
+
+void end_gpu_messages(const Group& world, int device) {
+  c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeDevice(static_cast<at::DeviceIndex>(device));
+  barrier(world);
 }
 
 bool carries_gpu_tensors(const Group& group) {

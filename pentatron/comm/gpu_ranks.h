@@ -23,6 +23,10 @@ Group with_host_messages(const Group& world, int device);
 /// One of the two, by dist.gpu_messages.
 Group with_gpu_messages(const Group& world, int device, GpuMessages messages);
 
+/// Waits until the GPUs of all ranks have done everything, before a communicator ends: what one GPU
+/// has sent may still be on its way to another. Collective over `world`, as it was on CPUs.
+void end_gpu_messages(const Group& world, int device);
+
 /// Whether the groups of `group` carry tensors on GPUs.
 bool carries_gpu_tensors(const Group& group);
 

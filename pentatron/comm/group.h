@@ -17,7 +17,8 @@ enum class ReduceOp : unsigned char { kSum, kMax };
 
 /// What a group is for; on GPUs its messages have resources that suit it.
 enum class GroupUse : unsigned char {
-  kCollectives, ///< anything
+  kCollectives, ///< anything; the next computation waits for it
+  kBackground,  ///< gradients and weights of data-parallel ranks, while kernels compute
   kTransfers,   ///< small messages between few ranks; may wait long while kernels compute
 };
 

@@ -44,14 +44,16 @@ int on_axis(const AxisSizes& values, std::string_view axis) {
 
 /// Collective over the world. All ranks see groups of one size, so all make the same splits.
 Group split_axis(const Group& world, const AxisSizes& sizes, std::string_view order,
-                 std::string_view axes, std::string_view name) {
-  const auto groups = rank_groups(sizes, order, axes);
+                 const NeededGroup& needed) {
+  const auto groups = rank_groups(sizes, order, needed.axes);
   for (size_t color = 0; color < groups.size(); ++color) {
     const std::vector<int>& members = groups[color];
     const auto found = std::find(members.begin(), members.end(), world.rank());
     if (found == members.end()) continue;
-    if (members.size() == 1) return Group(name, world.ranks()[static_cast<size_t>(world.rank())]);
-    return world.split(static_cast<int>(color), static_cast<int>(found - members.begin()), name);
+    if (members.size() == 1)
+      return Group(needed.name, world.ranks()[static_cast<size_t>(world.rank())]);
+    return world.split(static_cast<int>(color), static_cast<int>(found - members.begin()),
+                       needed.name, needed.use);
   }
   PT_DCHECK(false);
 }
@@ -94,9 +96,9 @@ ParallelGroups::ParallelGroups(const Group& world, const Layout& layout,
   const ExpertAxes experts = expert_axes(state->sizes, layout.order, layout.ep, layout.etp);
   state->expert_sizes = experts.sizes;
   state->expert_coordinates = comm::coordinates(experts.sizes, experts.order, world.rank());
-  const auto make_axes = [&](const std::string& axes, const std::string& name) {
-    return counts_experts(axes) ? split_axis(world, experts.sizes, experts.order, axes, name)
-                                : split_axis(world, state->sizes, layout.order, axes, name);
+  const auto make_axes = [&](const NeededGroup& group) {
+    return counts_experts(group.axes) ? split_axis(world, experts.sizes, experts.order, group)
+                                      : split_axis(world, state->sizes, layout.order, group);
   };
   using Members = std::tuple<std::string, std::vector<std::vector<int>>, GroupUse>;
   std::map<Members, std::string> made; // the name that has them already
@@ -108,9 +110,12 @@ ParallelGroups::ParallelGroups(const Group& world, const Layout& layout,
     if (!fresh) {
       slot = state->groups.at(twin->second);
     } else if (group.parts.empty()) {
-      slot = make_axes(group.axes, group.name);
+      slot = make_axes(group);
     } else {
-      const auto whole = made.find({group.axes, {}, GroupUse::kCollectives});
+      const auto whole = std::ranges::find_if(made, [&](const auto& one) {
+        const auto& [axes, parts, use] = one.first;
+        return axes == group.axes && parts.empty();
+      });
       if (whole == made.end())
         raise<Error>("internal error: the run lists the group {}, a part of {}, which it does not "
                      "list before",

@@ -23,7 +23,9 @@ struct NeededGroup {
   std::vector<std::vector<int>> parts = {};
   GroupUse use = GroupUse::kCollectives;
 
-  static NeededGroup of_axes(const std::string& axes) { return {axes, axes}; }
+  static NeededGroup of_axes(const std::string& axes, GroupUse use = GroupUse::kCollectives) {
+    return {axes, axes, {}, use};
+  }
 };
 
 class ParallelGroups {

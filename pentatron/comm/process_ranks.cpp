@@ -63,6 +63,11 @@ Group connect_gpus(const Group& world, int device, const DistConfig& dist,
   return with_gpu_messages(world, device, dist.gpu_messages);
 }
 
+void disconnect_gpus(const Group& world, int device, control::OperationLog& log) {
+  const control::MonitoredCall call(log, world.name(), world.ranks(), "disconnect_gpus");
+  end_gpu_messages(world, device);
+}
+
 } // namespace
 
 void run_process_rank(const Launch& launch, const ProcessOptions& options,
@@ -85,6 +90,7 @@ void run_process_rank(const Launch& launch, const ProcessOptions& options,
     try {
       const Group all = options.gpu ? connect_gpus(world, *options.gpu, dist, *log) : world;
       body(all.size() > 1 ? Group(control::monitored(all.shared_backend(), log)) : all);
+      if (options.gpu) disconnect_gpus(world, *options.gpu, *log);
     } catch (...) {
       client.fail(Failure::of(std::current_exception()));
       throw;

@@ -119,7 +119,7 @@ class Blockwise {
  public:
   explicit Blockwise(const Call& call)
       : call_(call), whole_(*call.whole), group_(call.way.blocks),
-        ring_(call.way.ring && group_.size() > 1),
+        ring_(call.way.ring && group_.size() > 1), late_(!call.way.overlap),
         split_(parallel::zigzag_split(whole_, group_.size())), options_(call.options),
         documents_(whole_.self_attention()), seed_(call.seed) {
     options_.softmax = SoftmaxKind::kVanilla;
@@ -286,7 +286,7 @@ class Blockwise {
     each_chunk(own_, goes, [&](int64_t row, int64_t at, int64_t n) {
       part.narrow(0, at, n).copy_(own.narrow(0, row, n));
     });
-    return {part, to, parallel::num_rows(seen(group_.rank(), from)), from, group_};
+    return {part, to, parallel::num_rows(seen(group_.rank(), from)), from, group_, late_};
   }
 
   /// Each rank adds its part of another one's sums and sends it back.
@@ -342,7 +342,7 @@ class Blockwise {
   /// Starts what brings the keys and values of the next step.
   parallel::Hop pass(const at::Tensor& here, int hop) const {
     if (hop + 1 == group_.size()) return {};
-    return {here, rows_after(hop + 1), group_};
+    return {here, rows_after(hop + 1), group_, late_};
   }
   int64_t rows_after(int hops) const {
     return split_.rows[static_cast<size_t>(parallel::rank_before(group_, hops))];
@@ -370,7 +370,7 @@ class Blockwise {
       const at::Tensor part = at::zeros(here.sizes(), acc);
       add(here, split_.chunks[static_cast<size_t>(source)], part);
       if (hop > 0 && !planted("key_gradients_of_one_rank")) part.add_(sums.wait());
-      sums = {part, rows_after(hop + 1), group_};
+      sums = {part, rows_after(hop + 1), group_, late_};
       if (hop + 1 < group_.size()) here = next.wait();
     }
     return sums.wait();
@@ -379,7 +379,7 @@ class Blockwise {
   const Call& call_;
   const nn::SequenceLayout& whole_;
   const comm::Group& group_;
-  bool ring_, straight_ = false;
+  bool ring_, late_, straight_ = false;
   parallel::TokenSplit split_;
   CoreAttentionOptions options_;
   std::vector<AttentionPair> documents_, real_documents_;

@@ -143,6 +143,8 @@ struct ParallelConfig {
 /// The section `comm_overlap`: overlap of communication and computation inside layers.
 struct CommOverlapConfig {
   bool tp = false;
+  bool pp = true;
+  bool cp = true;
   bool moe_shared_expert = false;
   bool moe_expert_parallel = false;
 
@@ -152,6 +154,12 @@ struct CommOverlapConfig {
         config::field("tp", &C::tp,
                       "split the matrix products of tensor-parallel layers into "
                       "chunks to overlap them with communication"),
+        config::field("pp", &C::pp,
+                      "start to receive from a neighboring pipeline rank one pass before the pass "
+                      "that needs the data; false: right before that pass"),
+        config::field("cp", &C::cp,
+                      "exchange keys and values of the next step of ring attention while the "
+                      "attention of this step is computed; false: after it"),
         config::field("moe_shared_expert", &C::moe_shared_expert,
                       "compute the shared experts while tokens are sent to the routed experts"),
         config::field(

@@ -201,9 +201,9 @@ std::vector<comm::NeededGroup> context_parts(const ParallelConfig& parallel) {
 
 } // namespace
 
-parallel::ContextParallel context_parallel(const ParallelConfig& parallel,
+parallel::ContextParallel context_parallel(const ParallelConfig& parallel, bool overlap,
                                            const comm::ParallelGroups& groups) {
-  parallel::ContextParallel context{.comm = parallel.cp_comm_type};
+  parallel::ContextParallel context{.comm = parallel.cp_comm_type, .overlap = overlap};
   if (groups.lists("cp")) context.group = groups.get("cp");
   if (groups.lists(kContextInner)) {
     context.inner = groups.get(kContextInner);

@@ -24,6 +24,7 @@ struct PipelinePlan {
   int virtual_stages = 0; ///< as make_schedule() takes it
   std::vector<int> rank_of_stage = {0};
   std::vector<SegmentRange> stages;
+  int prefetch = 1; ///< of receives, as pipeline::lower() takes it
 
   /// The pipeline ranks of these segments, each once, in the order of the segments.
   std::vector<int> ranks_of(const std::vector<int64_t>& segments) const;
@@ -73,8 +74,8 @@ comm::ParallelGroups make_groups(const comm::Group& world, const ParallelConfig&
                                  const parallel::DdpConfig* ddp, const models::ModelConfig& model,
                                  const PipelinePlan& plan);
 
-/// The context-parallel axis as models take it.
-parallel::ContextParallel context_parallel(const ParallelConfig& parallel,
+/// The context-parallel axis as models take it. `overlap`: see ContextParallel.
+parallel::ContextParallel context_parallel(const ParallelConfig& parallel, bool overlap,
                                            const comm::ParallelGroups& groups);
 
 struct ModelOptions {

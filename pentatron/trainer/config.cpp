@@ -205,6 +205,13 @@ double share_of_targets(const Config& config) {
   return data::share_of_targets(config.dataset);
 }
 
+parallelize::PipelinePlan pipeline_plan(const Config& config) {
+  parallelize::PipelinePlan plan = parallelize::plan_pipeline(
+      config.parallel, config.model, stream_lengths(config), share_of_targets(config));
+  plan.prefetch = config.comm_overlap.pp ? 1 : 0;
+  return plan;
+}
+
 void CheckpointConfig::validate(config::Violations& violations, std::string_view path) const {
   const auto needs = [&](const char* key, const std::string& value, const char* other,
                          const std::string& remedy) {

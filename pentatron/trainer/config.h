@@ -29,6 +29,10 @@
 #include "pentatron/trainer/precision_config.h"
 #include "pentatron/trainer/profiling_config.h"
 
+namespace pentatron::parallelize {
+struct PipelinePlan;
+}
+
 namespace pentatron::trainer {
 
 enum class DeviceKind : uint8_t { kAuto, kCpu, kCuda };
@@ -377,6 +381,9 @@ std::vector<int64_t> stream_lengths(const Config& config);
 /// Of the last stream's tokens, the share that have a target, where it is known before any data is
 /// read; else 1.
 double share_of_targets(const Config& config);
+
+/// The stages of the model and their schedule.
+parallelize::PipelinePlan pipeline_plan(const Config& config);
 
 /// Adds violations for a configuration of a run on `world_size` ranks.
 void check_config(const Config& config, int world_size, config::Violations& violations);

@@ -62,8 +62,7 @@ std::vector<bool> backward_of(const Config& config) {
 ExchangePlan plan_exchange(const Config& config, int world_size) {
   if (!config.model.num_moe_experts) return {};
   const models::ModelSpec spec = models::model_spec(config.model);
-  const parallelize::PipelinePlan plan = parallelize::plan_pipeline(
-      config.parallel, config.model, stream_lengths(config), share_of_targets(config));
+  const parallelize::PipelinePlan plan = pipeline_plan(config);
   const std::vector<nn::LayerShape> shapes = {microbatch_of(config)};
   const nn::Recomputation again = recomputation(config.train);
   const std::vector<bool> with_backward = backward_of(config);

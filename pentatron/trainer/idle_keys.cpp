@@ -179,6 +179,16 @@ IdleKeys of_checkpoints(const Config& config) {
           {"checkpoint", "check_tokenizer", model, load}};
 }
 
+/// Whether keys and values of a layer go round a ring of ranks.
+bool has_ring(const parallelize::ParallelConfig& c) {
+  using parallel::ContextComm;
+  const auto& sizes = c.hierarchical_context_parallel_sizes;
+  return std::ranges::any_of(c.cp_comm_type, [&](ContextComm one) {
+    return one == ContextComm::kP2p ||
+           (one == ContextComm::kA2aP2p && (sizes.empty() || sizes.back() > 1));
+  });
+}
+
 IdleKeys of_ranks(const Config& config, int world_size) {
   using parallelize::PipelineSchedule;
   const parallelize::ParallelConfig& c = config.parallel;
@@ -209,6 +219,10 @@ IdleKeys of_ranks(const Config& config, int world_size) {
        fmt::format("dtype={} has no faster kernels", config::to_string(config.dtype))},
       {"comm_overlap", "tp", c.tensor_model_parallel_size == 1,
        "there is only one tensor-parallel rank"},
+      {"comm_overlap", "pp", c.pipeline_model_parallel_size == 1, pipeline},
+      {"comm_overlap", "cp", c.context_parallel_size == 1,
+       "there is only one context-parallel rank"},
+      {"comm_overlap", "cp", !has_ring(c), "parallel.cp_comm_type has no ring"},
       {"ddp", "overlap_", one_replica, replica},
       {"ddp", "grad_reduce_in_fp32", one_replica && !of_recipe, replica},
       {"ddp", "grad_reduce_in_fp32", wide,

@@ -11,8 +11,10 @@
 #include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/sha256.h"
+#include "pentatron/base/text.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/checkpoint/sharded/spares.h"
 #include "pentatron/comm/gather_text.h"
 #include "pentatron/kernels/selection/agree.h"
 #include "pentatron/kernels/selection/cache.h"
@@ -156,7 +158,15 @@ StoredKernels stored_kernels(const fs::path& checkpoint) {
     const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
     const auto found = manifest.attachments.find(kKernelsFile);
     if (found == manifest.attachments.end()) return {};
-    std::string text = checkpoint::read_attachment(checkpoint, kKernelsFile, found->second);
+    const bool copied = checkpoint::has_spare(checkpoint, manifest, kKernelsFile);
+    std::string text;
+    try {
+      text = checkpoint::read_attachment(checkpoint, kKernelsFile, found->second);
+    } catch (const Error& error) {
+      if (!copied) throw;
+      raise<CheckpointError>("{}\n  try: pentatron checkpoint repair {}", error.what(),
+                             shell_word(checkpoint.string()));
+    }
     Selection::parse(text, (checkpoint / kKernelsFile).string());
     const bool measured = stored_config(manifest.config_yaml).kernels == KernelChoice::kAuto;
     return {.text = std::move(text), .measured = measured, .problem = {}};

@@ -8,13 +8,16 @@
 #include <vector>
 
 #include "pentatron/base/error.h"
+#include "pentatron/checkpoint/staging.h"
+#include "pentatron/kernels/common/build.h"
 #include "pentatron/models/parts.h"
 #include "pentatron/optim/optimizer.h"
 #include "pentatron/parallel/context/zigzag.h"
 #include "pentatron/parallel/ddp/bucket.h"
 #include "pentatron/parallel/ddp/reduction.h"
-#include "pentatron/parallel/pipeline/schedule/check.h"
+#include "pentatron/parallel/tensor/vocab.h"
 #include "pentatron/trainer/adapters.h"
+#include "pentatron/trainer/live_microbatches.h"
 #include "pentatron/trainer/model_anatomy.h"
 #include "pentatron/trainer/precision.h"
 #include "pentatron/trainer/recompute.h"
@@ -24,8 +27,6 @@ namespace pentatron::trainer {
 
 namespace {
 
-/// As in parallel/tensor/vocab.cpp.
-constexpr double kLogitsBytes = 128.0 * (1 << 20), kLogitsBytesOnGpu = 1024.0 * (1 << 20);
 /// Of a sample in Megatron's order: a place in the documents and in the shuffled order.
 constexpr double kOrderBytes = 12;
 
@@ -36,18 +37,6 @@ double own_length(const Config& config) {
   for (int rank = 0; rank < std::min(cp, 2); ++rank)
     most = std::max(most, parallel::zigzag_tokens(config.train.seq_length, rank, cp));
   return static_cast<double>(most);
-}
-
-/// Passes of the rank's stages whose activations are kept at the same time.
-std::vector<pipeline::Peak> peaks_of(const parallelize::PipelinePlan& plan, double microbatches) {
-  const int ranks = *std::ranges::max_element(plan.rank_of_stage) + 1;
-  if (ranks == 1 && plan.rank_of_stage.size() == 1) return {{.live = 1}};
-  const auto enough = static_cast<double>(4 * plan.rank_of_stage.size());
-  std::vector<pipeline::Peak> peaks =
-      pipeline::check(plan.make(static_cast<int>(std::clamp(microbatches, 1.0, enough)))).peaks;
-  peaks.resize(static_cast<size_t>(ranks));
-  for (pipeline::Peak& peak : peaks) peak.live = std::max(1, peak.live);
-  return peaks;
 }
 
 /// What the adapter of an output layer adds to the loss.
@@ -76,26 +65,25 @@ class Planner {
         sharing_order_(here.ranks),
         replicas_(dp_ * static_cast<int>(config.parallel.context_parallel_size)),
         expert_replicas_(parallelize::expert_data_size(config.parallel, world_size)),
-        spec_(models::model_spec(config.model)),
-        plan_(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config),
-                                         share_of_targets(config))),
+        spec_(models::model_spec(config.model)), plan_(pipeline_plan(config)),
         anatomy_(anatomy_of(config, coordinates_of(config.parallel))),
         frozen_(frozen_parts(config, plan_, coordinates_of(config.parallel))),
         tokens_(static_cast<double>(config.train.micro_batch_size) * own_length(config)) {
     const double microbatches = static_cast<double>(config.train.global_batch_size) /
                                 static_cast<double>(config.train.micro_batch_size) / dp_;
-    peaks_ = peaks_of(plan_, microbatches);
+    moments_ = moments_of(plan_, microbatches);
   }
 
-  int pipeline_ranks() const { return static_cast<int>(peaks_.size()); }
+  int pipeline_ranks() const { return static_cast<int>(moments_.size()); }
 
   /// FLOPs of a microbatch that the rank computes again, or what takes as long.
   double recomputed(int rank) const {
     double time = 0;
-    for (const auto& [treatment, count] : treatments(rank)) {
-      const Kind& one = anatomy_.kinds.at(treatment.kind);
-      time += count * (treatment.again ? one.time + kFlopsOfByte * one.saved : one.parts_time);
-    }
+    for (const auto& stage : treatments(rank))
+      for (const auto& [treatment, count] : stage) {
+        const Kind& one = anatomy_.kinds.at(treatment.kind);
+        time += count * (treatment.again ? one.time + kFlopsOfByte * one.saved : one.parts_time);
+      }
     return tokens_ * time;
   }
 
@@ -141,9 +129,12 @@ class Planner {
     if (held(rank).contains(spec_.segments.back().kind)) {
       const double vocab = static_cast<double>(c_.model.vocab_size) / tp_;
       const double targets = tokens_ * targets_by_token(c_);
-      const double logits = types_.acc * output_adapter_.logits;
-      const double most = on_cpu(c_.device) ? kLogitsBytes : kLogitsBytesOnGpu;
-      const double rows = std::min(targets, most / (logits * vocab));
+      const double slopes = c_.model.final_logit_softcapping.value_or(0) > 0 ? 1 : 0;
+      const double logits = types_.acc * (output_adapter_.logits + slopes);
+      const int64_t most = on_cpu(c_.device)
+                               ? parallel::logits_bytes_on_cpu()
+                               : parallel::logits_bytes_on_gpu(kernels::gpu_memory(0));
+      const double rows = std::min(targets, static_cast<double>(most) / (logits * vocab));
       // On GPUs a gradient in 16 bits lies beside the logits, all others take their place.
       const bool apart = types_.element < types_.acc && !on_cpu(c_.device);
       const double gradient = apart ? types_.element : 0;
@@ -167,8 +158,9 @@ class Planner {
           kOrderBytes / sharing_order_ *
           static_cast<double>(batch_schedule(c_.train).samples_after(total_iterations(c_.train)));
     if (c_.checkpoint.async_save && !c_.checkpoint.save.empty())
-      m.saving = std::min(static_cast<double>(c_.checkpoint.staging_limit) * (1 << 20),
-                          m.weights + m.optimizer - m.window + m.disk);
+      m.saving = static_cast<double>(checkpoint::staging_bytes(
+          static_cast<uint64_t>(m.weights + m.optimizer - m.window + m.disk),
+          static_cast<uint64_t>(c_.checkpoint.staging_limit) << 20));
     return m;
   }
 
@@ -222,10 +214,9 @@ class Planner {
       const Whole gradients =
           whole_at_once(rank, family, [](const Elements& e, double) { return e.count; });
       const double two = c_.ddp.overlap_grad_reduce ? 1 : 0;
-      const double whole = defers() ? trained.count * largest_stage(rank) * (1 + two)
+      const double whole = defers() ? trained.count * std::min(1.0, largest_stage(rank) * (1 + two))
                                     : std::min(trained.count, gradients.largest + gradients.shared +
-                                                                  two * gradients.layer +
-                                                                  beside_codes(rank, family));
+                                                                  two * gradients.layer);
       m.gradients += types_.acc * whole +
                      wire * std::min(whole, parallel::Reducer::kCopiesUnderWay *
                                                 std::max(gradients.largest, gradients.shared));
@@ -358,19 +349,11 @@ class Planner {
 
   /// Whether weight gradients have passes of their own.
   bool defers() const {
-    return std::ranges::any_of(peaks_,
-                               [](const pipeline::Peak& peak) { return peak.deferred > 0; });
-  }
-
-  /// Elements that wait to be reduced when the next microbatch begins, where those of products in
-  /// FP8 have buckets of their own and do not wait for them.
-  double beside_codes(int rank, Family family) const {
-    const double microbatches = static_cast<double>(c_.train.global_batch_size) /
-                                static_cast<double>(c_.train.micro_batch_size) / dp_;
-    if (!sends_codes(c_) || microbatches <= 1) return 0;
-    const Whole plain = whole_at_once(
-        rank, family, [](const Elements& e, double coded) { return e.count - coded; });
-    return std::max(plain.largest, plain.shared);
+    return std::ranges::any_of(moments_, [](const std::vector<Moment>& rank) {
+      return std::ranges::any_of(rank, [](const Moment& moment) {
+        return std::ranges::any_of(moment, [](const Live& live) { return live.deferred > 0; });
+      });
+    });
   }
 
   /// Elements that ranks send as codes in FP8.
@@ -393,12 +376,13 @@ class Planner {
     bool again = false, away = false; ///< runs again as a whole; what it keeps is offloaded
     auto operator<=>(const Treatment&) const = default;
   };
-  /// How many segments have each.
-  std::map<Treatment, double> treatments(int rank) const {
+  /// How many segments of each stage have each.
+  std::vector<std::map<Treatment, double>> treatments(int rank) const {
     const nn::Recomputation again = recomputation(c_.train);
     Held idle = frozen_[static_cast<size_t>(rank)].idle;
-    std::map<Treatment, double> all;
+    std::vector<std::map<Treatment, double>> of_stages;
     for (const SegmentRange& stage : plan_.stages_of(rank)) {
+      std::map<Treatment, double>& all = of_stages.emplace_back();
       int64_t layers = 0, layer = 0;
       for (int64_t i = stage.begin; i < stage.end; ++i)
         layers += spec_.segments[static_cast<size_t>(i)].recomputed;
@@ -419,7 +403,7 @@ class Planner {
           all[treatment] += 1;
       }
     }
-    return all;
+    return of_stages;
   }
 
   /// The most of three: at the loss, in backward of layers that have all they need, and in that of
@@ -430,39 +414,53 @@ class Planner {
     const nn::Recomputation again = recomputation(c_.train);
     const double group = static_cast<double>(again.group);
     const double input = c_.parallel.sequence_parallel ? hidden / tp_ : hidden;
-    double kept = 0, whole = 0, working = 0, staying = 0, returning = 0, of_loss = 0, weights = 0;
-    for (const auto& [treatment, count] : treatments(rank)) {
-      const Kind& one = anatomy_.kinds.at(treatment.kind);
-      const double saved = one.saved - one.freed;
-      // Of an offloaded layer the input stays, unless it runs again.
-      double stays = saved;
-      if (treatment.again)
-        stays = treatment.away ? 0 : input / group;
-      else if (treatment.away)
-        stays = input;
-      kept += count * stays;
-      whole += count * one.saved;
-      if (treatment.kind == spec_.segments.back().kind) of_loss = count * stays;
-      if (!one.is_layer) continue;
-      if (!treatment.again && !treatment.away) staying += count * stays;
-      // What context ranks exchange takes the place of what the MLP has kept.
-      const double backward = std::max(one.working, exchanged() - one.mlp);
-      working = std::max(working, backward);
-      weights = std::max(weights, one.weights);
-      // The next input or layer comes while this one works.
-      if (treatment.again)
-        returning =
-            std::max(returning, backward + one.saved * group + (treatment.away ? input : -input));
-      else if (treatment.away)
-        returning = std::max(returning, backward + 2 * (saved - input));
+    double working = 0, staying = 0, returning = 0, of_loss = 0, weights = 0;
+    std::vector<double> kept, whole; // of a microbatch, by stage
+    const auto of_stages = treatments(rank);
+    for (const auto& stage : of_stages) {
+      kept.push_back(0);
+      whole.push_back(0);
+      for (const auto& [treatment, count] : stage) {
+        const Kind& one = anatomy_.kinds.at(treatment.kind);
+        const double saved = one.saved - one.freed;
+        // Of an offloaded layer the input stays, unless it runs again.
+        double stays = saved;
+        if (treatment.again)
+          stays = treatment.away ? 0 : input / group;
+        else if (treatment.away)
+          stays = input;
+        kept.back() += count * stays;
+        whole.back() += count * one.saved;
+        if (treatment.kind == spec_.segments.back().kind) of_loss = count * stays;
+        if (!one.is_layer) continue;
+        if (!treatment.again && !treatment.away) staying += count * stays;
+        // What context ranks exchange takes the place of what the MLP has kept.
+        const double backward = std::max(one.working, exchanged() - one.mlp);
+        working = std::max(working, backward);
+        weights = std::max(weights, one.weights);
+        // The next input or layer comes while this one works.
+        if (treatment.again)
+          returning =
+              std::max(returning, backward + one.saved * group + (treatment.away ? input : -input));
+        else if (treatment.away)
+          returning = std::max(returning, backward + 2 * (saved - input));
+      }
     }
-    const double stages = static_cast<double>(plan_.stages_of(rank).size());
     // A pass whose weight gradients are deferred holds the inputs and output gradients of its
     // products: about as much as it kept, also what ran again, which stays.
-    const auto [live, deferred] = peaks_[static_cast<size_t>(rank)];
-    if (deferred == 0) working = std::max(working, returning - staying / stages);
-    return tokens_ * (kept * (live - deferred) + whole * deferred) / stages +
-           std::max(0.0, tokens_ * (working - of_loss) + weights - loss);
+    double held = 0;
+    bool deferred = false;
+    for (const Moment& moment : moments_[static_cast<size_t>(rank)]) {
+      double now = 0;
+      for (size_t stage = 0; stage < kept.size(); ++stage) {
+        now += kept[stage] * moment[stage].ahead + whole[stage] * moment[stage].deferred;
+        deferred = deferred || moment[stage].deferred > 0;
+      }
+      held = std::max(held, now);
+    }
+    if (!deferred)
+      working = std::max(working, returning - staying / static_cast<double>(kept.size()));
+    return tokens_ * held + std::max(0.0, tokens_ * (working - of_loss) + weights - loss);
   }
 
   /// What attention over context ranks holds for a token beside what it keeps: in a ring keys and
@@ -496,7 +494,7 @@ class Planner {
   Anatomy anatomy_;
   std::vector<Frozen> frozen_; // by pipeline rank
   double tokens_;
-  std::vector<pipeline::Peak> peaks_; // by pipeline rank
+  std::vector<std::vector<Moment>> moments_; // by pipeline rank
 };
 
 /// Of all ranks: weights, the optimizer's state, parity files and exported weights.

@@ -5,13 +5,14 @@
 #include <array>
 
 #include "pentatron/checkpoint/meant_checkpoints.h"
+#include "pentatron/checkpoint/sharded/attachments.h"
 
 namespace pentatron::trainer {
 
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 inline constexpr const char* kSummaryFile = "run.json";
 inline constexpr const char* kConfigFile = checkpoint::kRunConfigName;
-inline constexpr const char* kKernelsFile = "kernels.json";
+inline constexpr const char* kKernelsFile = checkpoint::kKernelsName;
 inline constexpr const char* kLossPlotFile = "loss.svg";
 inline constexpr const char* kExpertPlotFile = "experts.svg";
 inline constexpr const char* kSkippedFile = "skipped.jsonl";

@@ -115,16 +115,19 @@ int64_t threads_of_environment() {
   return end != value && (*end == '\0' || *end == ',') && number > 0 && number <= 4096 ? number : 0;
 }
 
-/// Processors that this process may keep busy, shared with the other ranks of the machine unless
-/// they are bound.
-int64_t share_of_processors(int local_processes) {
+/// Processors that this process may keep busy.
+struct OwnProcessors {
+  int64_t all;
+  int64_t share; ///< without those of the other ranks of the machine, unless ranks are bound
+};
+OwnProcessors own_processors(int local_processes) {
   cpu_set_t usable;
   CPU_ZERO(&usable);
   int64_t count = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
   const bool bound = count < ::sysconf(_SC_NPROCESSORS_ONLN);
   if (const std::optional<double> quota = read_machine().cpu_quota)
     count = std::min(count, std::max<int64_t>(1, std::llround(*quota)));
-  return bound ? count : std::max<int64_t>(1, count / local_processes);
+  return {.all = count, .share = bound ? count : std::max<int64_t>(1, count / local_processes)};
 }
 
 } // namespace
@@ -141,9 +144,22 @@ void check_threads(int64_t num_threads) {
 void set_compute_threads(int64_t num_threads, int local_processes) {
   check_threads(num_threads);
   if (num_threads == 0) num_threads = threads_of_environment();
-  if (num_threads == 0) num_threads = share_of_processors(local_processes);
+  if (num_threads == 0) num_threads = own_processors(local_processes).share;
   comm::make_first_vector_calls();
   at::set_num_threads(static_cast<int>(num_threads));
+}
+
+std::string thread_warning(int64_t num_threads, int local_processes, bool by_torchrun) {
+  const auto [all, share] = own_processors(local_processes);
+  if (num_threads > all)
+    return fmt::format("train.num_threads={} is more than the {} that this process may use\n  try: "
+                       "train.num_threads={}",
+                       num_threads, counted(all, "processor"), share);
+  if (num_threads == 0 && by_torchrun && threads_of_environment() == 1 && share > 1)
+    return fmt::format("each rank computes with 1 thread, because torchrun sets OMP_NUM_THREADS=1 "
+                       "unless it is set, but there are {} for each\n  try: OMP_NUM_THREADS={}",
+                       counted(share, "processor"), share);
+  return {};
 }
 
 namespace {

@@ -38,6 +38,11 @@ void check_threads(int64_t num_threads);
 /// `local_processes` of this machine; never more than the quota of its control group.
 void set_compute_threads(int64_t num_threads, int local_processes = 1);
 
+/// A warning about this number of threads (train.num_threads) on CPUs, with what to do; empty:
+/// none. `by_torchrun`: which sets OMP_NUM_THREADS=1 for several processes, unless the user has set
+/// it.
+std::string thread_warning(int64_t num_threads, int local_processes, bool by_torchrun);
+
 /// The peak that MFU is measured against: as configured, known for the GPU, or measured on the CPU
 /// (about half a second).
 std::optional<Peak> find_peak(const Config& config, at::Device device);

@@ -129,11 +129,12 @@ const pipeline::Schedule& Stepper::schedule(Use use, size_t num_microbatches) {
   const auto [slot, fresh] = schedules_.try_emplace({use, num_microbatches});
   if (fresh) {
     const pipeline::Schedule made = plan_.make(static_cast<int>(num_microbatches));
+    const pipeline::LowerOptions options{.prefetch = plan_.prefetch};
     if (use == Use::kTraining) {
-      slot->second = pipeline::lower(made);
+      slot->second = pipeline::lower(made, options);
       pipeline::require_valid(slot->second);
     } else {
-      slot->second = pipeline::lower(pipeline::forward_only(made));
+      slot->second = pipeline::lower(pipeline::forward_only(made), options);
     }
   }
   return slot->second;

@@ -107,8 +107,7 @@ struct Trainer::State {
 Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFolders> of_run)
     : config(with_recomputation(equal_config(std::move(c), world), world)),
       folders(of_run ? std::move(of_run) : std::make_unique<RunFolders>(config, world)),
-      plan(parallelize::plan_pipeline(config.parallel, config.model, stream_lengths(config),
-                                      share_of_targets(config))),
+      plan(pipeline_plan(config)),
       groups(
           parallelize::make_groups(config.profiling.trace ? comm::recorded(world, recorder) : world,
                                    config.parallel, &config.ddp, config.model, plan)),
@@ -159,7 +158,8 @@ void Trainer::State::build_model() {
                              .turns = config.comm_overlap.moe_expert_parallel
                                           ? std::make_shared<nn::Turns>(device)
                                           : nullptr},
-                 .context = parallelize::context_parallel(config.parallel, groups),
+                 .context =
+                     parallelize::context_parallel(config.parallel, config.comm_overlap.cp, groups),
                  .chunks = {.recompute = recomputation(config.train),
                             .offload = offload,
                             .offloaded = config.offload.num_layers,

@@ -300,6 +300,15 @@ TEST(MonitoredCalls, AreWaitedForUntilTheyReturn) {
   }
 }
 
+TEST(GpuStreams, GoInTheOrderOfWhatWaitsForThem) {
+  for (const auto use : {GroupUse::kCollectives, GroupUse::kTransfers})
+    EXPECT_EQ(stream_priority(use, 0, -5), -5);
+  const int beside = stream_priority(GroupUse::kBackground, 0, -5);
+  EXPECT_LT(beside, 0) << "no new block of a kernel that computes goes before it";
+  EXPECT_GT(beside, -5);
+  EXPECT_EQ(stream_priority(GroupUse::kBackground, 0, -1), -1) << "there are but two";
+}
+
 TEST(GpuQueues, AreEnoughOrRefused) {
   const char* const variable = "CUDA_DEVICE_MAX_CONNECTIONS";
   ::unsetenv(variable);

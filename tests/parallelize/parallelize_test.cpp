@@ -66,7 +66,8 @@ TEST(MakeModel, SplitsOverTheTensorGroupAlone) {
   });
 }
 
-/// "tp pp dp shared:embedding.word.weight(0 3)"
+/// "tp pp dp* shared:embedding.word.weight(0 3)"; * marks groups whose exchanges lie beside
+/// kernels.
 std::string needed(const ParallelConfig& parallel, const parallel::DdpConfig* ddp, bool tied,
                    int world_size) {
   models::ModelConfig config = small();
@@ -77,7 +78,8 @@ std::string needed(const ParallelConfig& parallel, const parallel::DdpConfig* dd
     std::string parts;
     for (const std::vector<int>& part : group.parts)
       parts += fmt::format("({})", fmt::join(part, " "));
-    texts.push_back(group.name + parts);
+    const bool beside = group.use == comm::GroupUse::kBackground;
+    texts.push_back(group.name + (beside ? "*" : "") + parts);
   }
   return fmt::format("{}", fmt::join(texts, " "));
 }
@@ -120,33 +122,33 @@ TEST(PipelinePlan, ByCostCountsTheTokensWithATarget) {
 TEST(NeededGroups, AreThoseThatTheRunUses) {
   parallel::DdpConfig ddp;
   EXPECT_EQ(needed({}, nullptr, true, 1), "tp pp dp");
-  EXPECT_EQ(needed({}, &ddp, true, 4), "tp pp dp");
+  EXPECT_EQ(needed({}, &ddp, true, 4), "tp pp dp*");
   // Two key-value heads on four ranks; the two ends of the pipeline hold the table.
   EXPECT_EQ(needed({.tensor_model_parallel_size = 4}, &ddp, true, 4),
-            "tp pp dp tp-replicas(0 1)(2 3)");
+            "tp pp dp* tp-replicas(0 1)(2 3)");
   EXPECT_EQ(needed({.pipeline_model_parallel_size = 3,
                     .num_layers_in_first_pipeline_stage = 1,
                     .num_layers_in_last_pipeline_stage = 0},
                    &ddp, true, 3),
-            "tp pp pp-channel-0(0 1) pp-channel-1(1 0) pp-channel-2(1 2) pp-channel-3(2 1) dp "
+            "tp pp pp-channel-0(0 1) pp-channel-1(1 0) pp-channel-2(1 2) pp-channel-3(2 1) dp* "
             "shared:embedding.word.weight(0 2)");
   EXPECT_EQ(needed({.pipeline_model_parallel_size = 2}, &ddp, false, 2),
-            "tp pp pp-channel-0(0 1) pp-channel-1(1 0) dp");
-  EXPECT_EQ(needed({.context_parallel_size = 2}, &ddp, true, 4), "tp pp dp cp dp-cp");
+            "tp pp pp-channel-0(0 1) pp-channel-1(1 0) dp*");
+  EXPECT_EQ(needed({.context_parallel_size = 2}, &ddp, true, 4), "tp pp dp cp dp-cp*");
   EXPECT_EQ(needed({.context_parallel_size = 4,
                     .cp_comm_type = {parallel::ContextComm::kA2aP2p},
                     .hierarchical_context_parallel_sizes = {2, 2}},
                    &ddp, true, 4),
-            "tp pp dp cp cp-inner(0 1)(2 3) cp-outer(0 2)(1 3) dp-cp");
+            "tp pp dp cp cp-inner(0 1)(2 3) cp-outer(0 2)(1 3) dp-cp*");
   // The V shape has both ends on one rank.
   EXPECT_EQ(needed({.pipeline_model_parallel_size = 2,
                     .pipeline_schedule = PipelineSchedule::kZbV,
                     .pipeline_model_parallel_layout = "Et|t||L"},
                    &ddp, true, 2),
-            "tp pp pp-channel-0(0 1) pp-channel-1(1 0) dp");
+            "tp pp pp-channel-0(0 1) pp-channel-1(1 0) dp*");
   ddp.zero_stage = 1;
   ddp.num_distributed_optimizer_instances = 2;
-  EXPECT_EQ(needed({}, &ddp, true, 4), "tp pp dp dp-shard(0 1)(2 3) dp-replicas(0 2)(1 3)");
+  EXPECT_EQ(needed({}, &ddp, true, 4), "tp pp dp* dp-shard*(0 1)(2 3) dp-replicas*(0 2)(1 3)");
 }
 
 TEST(MakeModel, WhatDoesNotFitIsAConfigErrorBeforeAnythingIsAllocated) {

@@ -21,6 +21,9 @@ bool built_with_cuda() {
 int gpu_capability(int) {
   return 0; // cuDNN's attention is not recorded
 }
+int64_t gpu_memory(int) {
+  return int64_t{80} << 30;
+}
 std::string gpu_name(int) {
   return "NVIDIA H100 80GB HBM3";
 }

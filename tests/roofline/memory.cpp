@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "pentatron/base/error.h"
+#include "tests/roofline/caching.h"
 
 namespace pentatron::roofline {
 
@@ -20,6 +21,7 @@ struct Arena {
   size_t used = 0;
   std::map<uintptr_t, size_t> ranges; ///< bytes by first address
   int64_t alive = 0, peak = 0;
+  CachingModel caching;
 
   Arena() {
     void* const p = ::mmap(nullptr, kArena, PROT_READ | PROT_WRITE,
@@ -49,6 +51,7 @@ void* reserve(size_t bytes) {
   a.ranges.emplace(p, bytes);
   a.alive += static_cast<int64_t>(bytes);
   a.peak = std::max(a.peak, a.alive);
+  a.caching.allocate(p, bytes);
   return reinterpret_cast<void*>(p);
 }
 
@@ -56,6 +59,7 @@ void give_back(void* p, size_t bytes) {
   Arena& a = arena();
   const std::scoped_lock lock(a.mutex);
   a.alive -= static_cast<int64_t>(bytes);
+  a.caching.release(reinterpret_cast<uintptr_t>(p));
   if (bytes >= kPage) ::madvise(p, (bytes + kPage - 1) / kPage * kPage, MADV_DONTNEED);
 }
 
@@ -105,6 +109,14 @@ int64_t reserved_bytes() {
 int64_t peak_bytes() {
   const std::scoped_lock lock(arena().mutex);
   return arena().peak;
+}
+int64_t segments() {
+  const std::scoped_lock lock(arena().mutex);
+  return arena().caching.segments();
+}
+void empty_cache() {
+  const std::scoped_lock lock(arena().mutex);
+  arena().caching.empty_cache();
 }
 void reset_peak() {
   const std::scoped_lock lock(arena().mutex);

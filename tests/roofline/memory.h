@@ -37,4 +37,9 @@ int64_t reserved_bytes();
 int64_t peak_bytes();
 void reset_peak();
 
+/// Allocations that LibTorch would have asked the driver for (caching.h), since the start. What it
+/// keeps for later is forgotten by empty_cache().
+int64_t segments();
+void empty_cache();
+
 } // namespace pentatron::roofline

@@ -3,6 +3,7 @@
 
 #include "pentatron/kernels/cross_entropy/cross_entropy.h"
 #include "tests/roofline/accesses.h"
+#include "tests/roofline/caching.h"
 #include "tests/roofline/device.h"
 #include "tests/roofline/memory.h"
 #include "tests/roofline/step.h"
@@ -17,7 +18,7 @@ constexpr double kQkv = (n + 2 * g) * d;
 constexpr double kParameters =
     L * (h * kQkv + n * d * h + 3 * f * h + 2 * h) + h + 2 * V * h; // two tables
 
-RecordedStep tiny_with(const std::vector<std::string>& more) {
+RecordedStep tiny_with(const std::vector<std::string>& more, int number = 2) {
   std::vector<std::string> settings = {
       "model.preset=llama3_8b",     "model.num_layers=2",
       "model.hidden_size=64",       "model.num_attention_heads=2",
@@ -27,7 +28,7 @@ RecordedStep tiny_with(const std::vector<std::string>& more) {
       "train.global_batch_size=2",  "dtype=bf16",
       "optimizer.weight_decay=0.1", "optimizer.clip_grad=1"};
   settings.insert(settings.end(), more.begin(), more.end());
-  return record_step(settings);
+  return record_step(settings, number);
 }
 
 const RecordedStep& tiny() {
@@ -162,6 +163,50 @@ TEST(Roofline, OffloadFreesTheMemoryOfLayersHoweverFarTheHostIsAhead) {
   const double by_token = 2 * (2 * h + kQkv + n * d + 3 * f);
   EXPECT_LT(static_cast<double>(near), static_cast<double>(kept) - 5 * 2 * 512 * by_token);
   EXPECT_EQ(far, near);
+}
+
+TEST(Roofline, LaterStepsTakeNoMemoryFromTheDriver) {
+  const std::vector<std::vector<std::string>> kinds = {
+      {},
+      {"train.recompute=full"},
+      {"model.num_layers=4", "offload.activations=true"},
+      {"optimizer.optimizer=muon"},
+      {"model.num_moe_experts=4"},
+      {"train.global_batch_size=8", "model.hidden_dropout=0.1"}};
+  for (const std::vector<std::string>& kind : kinds) {
+    SCOPED_TRACE(testing::PrintToString(kind));
+    std::vector<std::string> settings = {
+        "model.hidden_size=512", "model.num_attention_heads=8", "model.vocab_size=32000",
+        "train.seq_length=512", "model.max_position_embeddings=512"}; // blocks of all sizes
+    settings.insert(settings.end(), kind.begin(), kind.end());
+    const std::vector<int64_t> segments = tiny_with(settings, 6).segments;
+    EXPECT_GT(segments.at(0), 0);
+    for (size_t step = 2; step < 6; ++step)
+      EXPECT_EQ(segments.at(step), 0) << "in step " << step + 1;
+  }
+}
+
+TEST(CachingModel, SplitsAndJoinsAsLibTorchDoes) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  CachingModel model;
+  model.allocate(1, 100);            // of a segment of 2 MiB
+  model.allocate(2, 2 * kMiB - 512); // of one of 20 MiB
+  EXPECT_EQ(model.segments(), 2);
+  model.allocate(3, kMiB);      // behind the first
+  model.allocate(4, 17 * kMiB); // behind the second
+  EXPECT_EQ(model.segments(), 2);
+  model.allocate(5, kMiB); // 512 bytes too many
+  EXPECT_EQ(model.segments(), 3);
+  model.release(2);
+  model.allocate(6, 3 * kMiB); // 2 MiB are free before the fourth and 1 MiB behind it
+  EXPECT_EQ(model.segments(), 4);
+  model.release(4);
+  model.allocate(7, 20 * kMiB); // all of the second
+  EXPECT_EQ(model.segments(), 4);
+  for (const uintptr_t id : {1, 3, 5, 6, 7}) model.release(id);
+  model.empty_cache();
+  model.allocate(8, 1);
+  EXPECT_EQ(model.segments(), 5);
 }
 
 /// 256 rows of 128k logits run at once, which no cache holds.

@@ -19,17 +19,16 @@
 
 namespace pentatron::roofline {
 
-RecordedStep record_step(std::vector<std::string> settings) {
+RecordedStep record_step(std::vector<std::string> settings, int number) {
   open_device();
+  empty_cache();
   watch_kernels();
   std::vector<std::string> all = {"dataset.type=mock", "device=cuda", "kernels=order"};
   all.insert(all.end(), settings.begin(), settings.end());
   const trainer::Config config = trainer::load_config(std::nullopt, all, {}, 1);
   const trainer::RunData data = trainer::open_run_data(config, /*writes_nothing=*/true);
   const comm::Group world;
-  const parallelize::PipelinePlan plan =
-      parallelize::plan_pipeline(config.parallel, config.model, trainer::stream_lengths(config),
-                                 trainer::share_of_targets(config));
+  const parallelize::PipelinePlan plan = trainer::pipeline_plan(config);
   const comm::ParallelGroups groups =
       parallelize::make_groups(world, config.parallel, &config.ddp, config.model, plan);
   const at::Device device = trainer::choose_device(config.device);
@@ -37,7 +36,8 @@ RecordedStep record_step(std::vector<std::string> settings) {
       {.config = config.model,
        .build = {.dtype = trainer::scalar_type(config.dtype),
                  .tp = {groups.tp(), false, config.comm_overlap.tp},
-                 .context = parallelize::context_parallel(config.parallel, groups),
+                 .context =
+                     parallelize::context_parallel(config.parallel, config.comm_overlap.cp, groups),
                  .chunks = {.recompute = trainer::recomputation(config.train),
                             .offload = trainer::activation_offload(config.offload, device),
                             .offloaded = config.offload.num_layers}},
@@ -53,18 +53,26 @@ RecordedStep record_step(std::vector<std::string> settings) {
   const trainer::StepOptions options{.lr = 1e-4,
                                      .weight_decay = config.optimizer.weight_decay,
                                      .clip_grad = config.optimizer.clip_grad};
-  stepper.step(loader.next(), options);
+  std::vector<int64_t> taken;
+  const auto step = [&](const data::StepData& batch) {
+    const int64_t before = segments();
+    trainer::StepResult result = stepper.step(batch, options);
+    taken.push_back(segments() - before);
+    return result;
+  };
+  while (std::ssize(taken) + 1 < number) step(loader.next());
   reset_peak();
   begin_recording();
   const data::StepData batch = loader.next();
-  const trainer::StepResult result = stepper.step(batch, options);
-  RecordedStep step{.launches = end_recording(), .peak_bytes = peak_bytes()};
-  for (const data::StreamTotals& totals : result.totals) step.tokens += totals.tokens;
-  step.model_flops = trainer::FlopCounter(config, *model.model, std::ssize(plan.stages))
-                         .step(batch.global_batch_size, result.totals, result.head_rows)
-                         .model;
-  for (const nn::Param& param : model.model->params()) step.parameters += param.value().numel();
-  return step;
+  const trainer::StepResult result = step(batch);
+  RecordedStep recorded{
+      .launches = end_recording(), .peak_bytes = peak_bytes(), .segments = std::move(taken)};
+  for (const data::StreamTotals& totals : result.totals) recorded.tokens += totals.tokens;
+  recorded.model_flops = trainer::FlopCounter(config, *model.model, std::ssize(plan.stages))
+                             .step(batch.global_batch_size, result.totals, result.head_rows)
+                             .model;
+  for (const nn::Param& param : model.model->params()) recorded.parameters += param.value().numel();
+  return recorded;
 }
 
 } // namespace pentatron::roofline

@@ -12,7 +12,9 @@ LITERAL = r'R"(?P<mark>\w*)\((?P<raw>.*?)\)(?P=mark)"|"(?P<text>(?:[^"\\\n]|\\.)
 DOTTED = re.compile(r"(?<![\w./{}>-])([a-z]\w*)((?:\.[a-z]\w*)+)(?![\w/({-])(?!->)")
 # What begins with the name of a section and is no key: names of files, keys of GGUF, tensors of Hugging Face.
 FILE = re.compile(r".*\.(json|safetensors|gguf|h|cpp|py|sh|txt|yaml|jsonl|bin|idx)$|tokenizer\.model$")
-FOREIGN = re.compile(r"tokenizer\.(ggml\.\w+|chat_template)$|model\.(embed_tokens|layers|norm)\b")
+FOREIGN = re.compile(r"tokenizer\.(ggml\.\w+|chat_template)$|model\.(embed_tokens|layers|norm|model|config|generation_config)\b")
+# A key without a section, given as a setting.
+SET = re.compile(r"--set ([a-z]\w*)=")
 # A wrong key, shown with the program's answer.
 WRONG_ON_PURPOSE = {("docs/getting_started.md", "model.num_layer")}
 
@@ -137,7 +139,7 @@ def unknown_composed(source, listed, of_struct):
 def texts(root, path):
     if path.startswith("pentatron/") and path.endswith(files.SOURCES):
         return literals(files.read(root, path))
-    if path.endswith((".md", ".sh")) and path != PAGE:
+    if path.endswith((".md", ".sh")) and path != PAGE or path.startswith(("benchmarks/", "scripts/")) and path.endswith(".py"):
         return list(enumerate(files.read(root, path).splitlines(), 1))
     return []
 
@@ -148,6 +150,9 @@ def unknown_keys(path, text, listed, sections):
         if match.group(1) in sections and name not in listed and name not in sections and not FILE.match(name) \
                 and not FOREIGN.match(name) and (path, name) not in WRONG_ON_PURPOSE:
             yield name
+    for match in SET.finditer(text):
+        if match.group(1) not in listed:
+            yield match.group(1)
 
 
 def violations(root):

@@ -320,6 +320,24 @@ TEST(Runtime, ThreadsOfTheEnvironmentCount) {
   set_compute_threads(before);
 }
 
+TEST(Runtime, TellsThreadsThatSuitNoMachine) {
+  const int64_t processors = ::sysconf(_SC_NPROCESSORS_ONLN);
+  EXPECT_EQ(thread_warning(1, 1, true), "");
+  EXPECT_THAT(thread_warning(processors + 1, 1, false),
+              testing::HasSubstr(fmt::format("train.num_threads={} is more than", processors + 1)));
+  const char* const old = std::getenv("OMP_NUM_THREADS");
+  const std::optional<std::string> kept = old == nullptr ? std::nullopt : std::optional(old);
+  setenv("OMP_NUM_THREADS", "1", 1);
+  EXPECT_EQ(thread_warning(0, 1, false), "") << "the user's wish";
+  EXPECT_EQ(thread_warning(0, static_cast<int>(processors), true), "") << "all are busy";
+  if (processors > 1) {
+    EXPECT_THAT(thread_warning(0, 1, true), testing::HasSubstr("torchrun sets OMP_NUM_THREADS=1"));
+  }
+  setenv("OMP_NUM_THREADS", "2", 1);
+  EXPECT_EQ(thread_warning(0, 1, true), "");
+  kept ? setenv("OMP_NUM_THREADS", kept->c_str(), 1) : unsetenv("OMP_NUM_THREADS");
+}
+
 TEST(Runtime, ThePeakNamesItsWinner) {
   const Peak peak = measure_gemm_peak(Precision::kFp64); // which LibTorch alone computes fast
   EXPECT_GT(peak.flops, 0);

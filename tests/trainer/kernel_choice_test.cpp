@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <functional>
 #include <set>
 
 #include "pentatron/base/log.h"
@@ -15,6 +17,7 @@
 #include "pentatron/checkpoint/model_source.h"
 #include "pentatron/checkpoint/sharded/attachments.h"
 #include "pentatron/checkpoint/sharded/manifest.h"
+#include "pentatron/checkpoint/sharded/parity.h"
 #include "pentatron/kernels/gemm/gemm.h"
 #include "pentatron/kernels/selection/cache.h"
 #include "pentatron/kernels/selection/probe.h"
@@ -363,13 +366,39 @@ TEST_F(KernelChoices, OfAFileWithoutAnyAreListOrder) {
 
 TEST_F(KernelChoices, OfADamagedFileAreThoseOfTheMachine) {
   pretend_measured(first_entries());
+  const std::string loads = "checkpoint.load=" + (scratch / "run");
+  const fs::path stored = scratch.path / "run/step_00000002/kernels.json";
+  const std::vector<std::function<void()>> damages = {
+      [&] { fs::resize_file(stored, fs::file_size(stored) - 1); }, [&] { fs::remove(stored); },
+      [&] { std::fstream(stored, std::ios::in | std::ios::out) << '['; },
+      [&] { replace_stored(stored.parent_path(), "{\"norm_forward"); }};
+  for (const std::function<void()>& damage : damages) {
+    test::run(config("run", {"train.exit_interval=2"}));
+    const std::string kept = text_of("run_log/kernels.json");
+    damage();
+    const std::string told = messages(config("run", {loads}));
+    EXPECT_THAT(told, AllOf(HasSubstr("resume is not bit-exact: "), HasSubstr(stored.string()),
+                            HasSubstr("resumed from " + stored.parent_path().string()),
+                            Not(HasSubstr("checkpoint repair"))));
+    EXPECT_EQ(text_of("run_log/kernels.json"), kept) << "from the cache";
+    fs::remove_all(scratch.path / "run");
+    fs::remove_all(scratch.path / "run_log");
+  }
   test::run(config("run", {"train.exit_interval=2"}));
-  const std::string kept = text_of("run_log/kernels.json");
-  replace_stored(scratch.path / "run/step_00000002", "{\"norm_forward");
-  const std::string told = messages(config("run", {"checkpoint.load=" + (scratch / "run")}));
-  EXPECT_THAT(told, HasSubstr("resume is not bit-exact: "));
-  EXPECT_THAT(told, HasSubstr("step_00000002/kernels.json"));
-  EXPECT_EQ(text_of("run_log/kernels.json"), kept) << "from the cache";
+  fs::remove(stored);
+  EXPECT_THAT(messages(config("second", {loads, "checkpoint.finetune=true"})),
+              Not(HasSubstr("bit-exact")));
+}
+
+TEST_F(KernelChoices, OfADamagedFileWithACopyCanBeRepaired) {
+  test::run(config("run", {"train.exit_interval=2", "checkpoint.parity=1"}));
+  const fs::path folder = scratch.path / "run/step_00000002";
+  fs::remove(folder / "kernels.json");
+  EXPECT_THAT(messages(config("other", {"checkpoint.load=" + (scratch / "run")})),
+              HasSubstr("try: pentatron checkpoint repair " + folder.string()));
+  EXPECT_TRUE(checkpoint::repair_checkpoint(folder).lost.empty());
+  EXPECT_THAT(messages(config("third", {"checkpoint.load=" + (scratch / "run")})),
+              Not(HasSubstr("bit-exact")));
 }
 
 TEST_F(KernelChoices, OfConvertedWeightsAreNone) {

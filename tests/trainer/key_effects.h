@@ -440,6 +440,7 @@ inline const std::map<std::string, Effect> kExchangeEffects = {
      {"comm_overlap.tp=true", kTensor + std::vector<std::string>{"parallel.sequence_parallel=true",
                                                                  "train.micro_batch_size=8",
                                                                  "train.global_batch_size=16"}}},
+    {"comm_overlap.pp", {"comm_overlap.pp=false", kPipeline}},
     {"comm_overlap.moe_shared_expert",
      {"comm_overlap.moe_shared_expert=true",
       kTensor + kExpertRanks +
@@ -486,6 +487,8 @@ inline const std::map<std::string, Elsewhere> kElsewhere = {
     {"ddp.fp8_param_gather", {"changes no number: Fp8Gather.ChangesNoBit"}},
     {"parallel.hierarchical_context_parallel_sizes",
      {"who exchanges with whom: cp4_heads_and_ring of LayoutMatrix"}},
+    {"comm_overlap.cp",
+     {"when an exchange begins, not the order: Exchange.HopsThatAreLate... of exchange_test"}},
     {"optimizer.store_param_remainders",
      {"the same master weights in fewer bytes: Remainder of optim_test"}},
     {"dist.timeout_s", {"when ranks wait too long: ThreadWatch and Faults of comm_test"}},

@@ -19,10 +19,12 @@ struct EstimateCase {
   double tolerance = 0.02; ///< of the sum
 };
 
-/// Whether a second step may need more than the first: where shards or their exchange differ.
+/// Whether a second step may need more than the first: where shards or their exchange differ, or
+/// beside a save.
 bool second_step_counts(const EstimateCase& c) {
-  return std::ranges::any_of(c.keys,
-                             [](const std::string& key) { return key.starts_with("ddp."); });
+  return std::ranges::any_of(c.keys, [&](const std::string& key) {
+    return (c.ranks > 1 && key.starts_with("ddp.")) || key.starts_with("checkpoint.");
+  });
 }
 
 class Estimate : public testing::TestWithParam<EstimateCase> {};
@@ -35,8 +37,7 @@ TEST_P(Estimate, IsNearThePeakOfTheRun) {
     if (const size_t at = key.find("{}"); at != std::string::npos)
       key.replace(at, 2, test::write_documents(scratch / "text.jsonl", 400));
   Config config = small_model(keys, GetParam().ranks);
-  if (!test::full_matrix() && !(GetParam().ranks > 1 && second_step_counts(GetParam())))
-    config.train.train_iters = 1;
+  if (!test::full_matrix() && !second_step_counts(GetParam())) config.train.train_iters = 1;
   const RankMemory plan = plan_memory(config, GetParam().ranks).rank;
   std::vector<nn::MemorySnapshot> peaks(static_cast<size_t>(GetParam().ranks));
   const auto body = [&](const comm::Group& world) {
@@ -203,6 +204,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         EstimateCase{"gpt_fp32", gpt({})}, EstimateCase{"gpt_bf16", gpt({"dtype=bf16"})},
         EstimateCase{"gpt_fp64", gpt({"dtype=fp64"})},
+        EstimateCase{"capped_fp32", {"model.final_logit_softcapping=30"}},
+        EstimateCase{"capped_bf16", {"model.final_logit_softcapping=30", "dtype=bf16"}},
         EstimateCase{"gpt_recompute", gpt({"train.recompute=full", "train.micro_batch_size=8"})},
         EstimateCase{"gpt_selective",
                      gpt({"train.recompute=selective", "train.micro_batch_size=8"})},
@@ -253,6 +256,14 @@ INSTANTIATE_TEST_SUITE_P(
                            "model.untie_embeddings_and_output_weights=true"}),
                      2},
         EstimateCase{"zero3_wide", wide({"ddp.zero_stage=3"}), 2},
+        EstimateCase{"zero2_microbatches",
+                     shared(8, {"ddp.zero_stage=2", "dtype=bf16", "model.vocab_size=8192"}), 2},
+        EstimateCase{"zero2_microbatches_apart",
+                     shared(8, {"ddp.zero_stage=2", "model.vocab_size=8192",
+                                "model.untie_embeddings_and_output_weights=true"}),
+                     2},
+        EstimateCase{"zero3_microbatches",
+                     shared(16, {"ddp.zero_stage=3", "model.vocab_size=8192"}), 4},
         EstimateCase{"zero3_pp2_zb_h1",
                      wide({"ddp.zero_stage=3", "parallel.pipeline_model_parallel_size=2",
                            "parallel.pipeline_schedule=zb_h1", "train.global_batch_size=8"}),
@@ -320,6 +331,13 @@ INSTANTIATE_TEST_SUITE_P(
         EstimateCase{"t5_recompute", t5({"train.recompute=full", "train.micro_batch_size=8"}), 1,
                      0.03},
         EstimateCase{"t5_pp2", t5({"parallel.pipeline_model_parallel_size=2"}), 2},
+        EstimateCase{"t5_pp2_zb_v",
+                     t5({"parallel.pipeline_model_parallel_size=2", "train.global_batch_size=16",
+                         "parallel.pipeline_schedule=zb_v"}),
+                     2},
+        EstimateCase{"saving_bf16",
+                     {"dtype=bf16", "checkpoint.save={}_saved", "checkpoint.save_interval=1",
+                      "checkpoint.async_save=true"}},
         EstimateCase{"tp2_sp",
                      {"parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true",
                       "train.micro_batch_size=8"},

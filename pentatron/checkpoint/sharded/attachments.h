@@ -28,6 +28,14 @@ using Attachments = std::map<std::string, Attachment, std::less<>>;
 /// shard, a parity file or a folder of copies.
 bool is_attachment_name(std::string_view name);
 
+/// Names the kernels that a run used.
+inline constexpr const char* kKernelsName = "kernels.json";
+/// Whether a checkpoint serves without the attachment, damaged or lost: whoever wants it says what
+/// it does instead.
+inline bool is_optional(std::string_view name) {
+  return name == kKernelsName;
+}
+
 /// The bytes of a file of limited size; CheckpointError if it cannot be read or is larger.
 std::string read_small_file(const std::filesystem::path& file, size_t max_bytes);
 

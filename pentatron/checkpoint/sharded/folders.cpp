@@ -294,7 +294,8 @@ Candidate examine(const CheckpointFolder& folder, const Retention& rule) {
   };
   for (const auto& [name, file] : manifest.files) expect_bytes(name, file.bytes);
   for (const auto& [name, parity] : manifest.parity) expect_bytes(name, parity.file.bytes);
-  for (const auto& [name, attachment] : manifest.attachments) expect_bytes(name, attachment.bytes);
+  for (const auto& [name, attachment] : manifest.attachments)
+    if (!is_optional(name)) expect_bytes(name, attachment.bytes);
   Candidate candidate{.folder = folder, .metric = {}, .own = own_names(manifest)};
   if (const auto it = manifest.state.find(rule.metric);
       it != manifest.state.end() && it->is_number() && it->get<double>() == it->get<double>())

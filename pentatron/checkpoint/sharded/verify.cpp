@@ -118,8 +118,9 @@ void find_unlisted(const fs::path& folder, const Manifest& manifest, Faults& fau
     look(below, [&](const std::string& name) { return !manifest.attachments.contains(name); });
 }
 
-void check_attachments(const fs::path& folder, const Manifest& manifest, Faults& faults) {
+void check_attachments(const fs::path& folder, const Manifest& manifest, bool all, Faults& faults) {
   for (const auto& [name, attachment] : manifest.attachments) {
+    if (!all && is_optional(name)) continue;
     try {
       read_attachment(folder, name, attachment);
     } catch (const CheckpointError& error) {
@@ -267,7 +268,7 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
         if (progress) progress();
         if (bytes_read) bytes_read(bytes);
       });
-    check_attachments(folder, manifest, faults);
+    check_attachments(folder, manifest, scope == VerifyScope::kWhole, faults);
     if (scope == VerifyScope::kWhole || scope == VerifyScope::kStructure)
       check_spares(folder, manifest, faults);
     if (faults.list().empty()) {

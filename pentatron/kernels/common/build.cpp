@@ -17,6 +17,9 @@ std::string gpu_name(int) {
 int gpu_capability(int) {
   return 0;
 }
+int64_t gpu_memory(int) {
+  return 0;
+}
 #endif
 
 } // namespace pentatron::kernels

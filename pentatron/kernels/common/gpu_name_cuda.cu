@@ -10,6 +10,12 @@ std::string gpu_name(int device) {
   return known ? properties.name : "";
 }
 
+int64_t gpu_memory(int device) {
+  cudaDeviceProp properties;
+  const bool known = cudaGetDeviceProperties(&properties, device) == cudaSuccess;
+  return known ? static_cast<int64_t>(properties.totalGlobalMem) : 0;
+}
+
 int gpu_capability(int device) {
   int major = 0, minor = 0;
   const bool known =

@@ -30,8 +30,9 @@ void probe_gemm(Probe& probe, Arguments& arguments) {
   probe.work = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
   probe.unit = kFlopsPerSecond;
   add_entries(probe, gemm_entries(), g);
-  // MKL chooses its order of sums by the whole shape.
-  for (Probe::Entry& entry : probe.entries) entry.per_token = !entry.name.starts_with("mkl");
+  // MKL chooses its order of sums by the whole shape. A weight gradient is no token's result.
+  for (Probe::Entry& entry : probe.entries)
+    entry.per_token = g.transpose_a || !entry.name.starts_with("mkl");
 }
 
 namespace {

@@ -26,13 +26,15 @@ constexpr auto enum_names(ContextComm) {
 /// How one layer exchanges: heads for tokens over `heads`, then keys and values over `blocks`.
 struct ContextWay {
   comm::Group heads, blocks;
-  bool ring = false; ///< `blocks` is a ring; else its ranks gather
+  bool ring = false;   ///< `blocks` is a ring; else its ranks gather
+  bool overlap = true; ///< the ring's exchanges begin before their results are needed
 };
 
 struct ContextParallel {
   comm::Group group;
   comm::Group inner, outer;                            ///< of kA2aP2p: neighbours, and one of each
   std::vector<ContextComm> comm = {ContextComm::kP2p}; ///< of all layers, or of each
+  bool overlap = true;                                 ///< exchanges of rings with computation
 
   ContextWay of_layer(int64_t layer) const {
     switch (comm.size() == 1 ? comm.front() : comm.at(static_cast<size_t>(layer))) {
@@ -41,9 +43,9 @@ struct ContextParallel {
     case ContextComm::kA2a:
       return {.heads = group, .blocks = {}, .ring = false};
     case ContextComm::kA2aP2p:
-      return {.heads = inner, .blocks = outer, .ring = true};
+      return {.heads = inner, .blocks = outer, .ring = true, .overlap = overlap};
     default:
-      return {.heads = {}, .blocks = group, .ring = true};
+      return {.heads = {}, .blocks = group, .ring = true, .overlap = overlap};
     }
   }
 };

@@ -141,19 +141,25 @@ at::Tensor tokens_for_heads(const at::Tensor& heads, const TokenSplit& split,
       .reshape({rows, ranks * heads.size(1), heads.size(2)});
 }
 
-Hop::Hop(const at::Tensor& x, int64_t rows_to_come, const comm::Group& ring)
+Hop::Hop(const at::Tensor& x, int64_t rows_to_come, const comm::Group& ring, bool late)
     : Hop(x, (ring.rank() + 1) % ring.size(), rows_to_come,
-          (ring.rank() + ring.size() - 1) % ring.size(), ring) {}
+          (ring.rank() + ring.size() - 1) % ring.size(), ring, late) {}
 
-Hop::Hop(const at::Tensor& x, int to, int64_t rows_to_come, int from, const comm::Group& group)
+Hop::Hop(const at::Tensor& x, int to, int64_t rows_to_come, int from, const comm::Group& group,
+         bool late)
     : leaves_(x), comes_(with_rows(x, rows_to_come)) {
   comm::TransferBatch batch(group);
   if (leaves_.size(0) > 0) batch.send(leaves_, to);
   if (rows_to_come > 0) batch.recv(comes_, from);
-  work_ = batch.start();
+  if (late)
+    late_.emplace(std::move(batch));
+  else
+    work_ = batch.start();
 }
 
 at::Tensor Hop::wait() {
+  if (late_) work_ = late_->start();
+  late_.reset();
   work_.wait();
   leaves_ = at::Tensor();
   return std::move(comes_);

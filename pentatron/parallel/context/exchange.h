@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -52,14 +53,17 @@ at::Tensor tokens_for_heads(const at::Tensor& heads, const TokenSplit& split,
 class Hop {
  public:
   Hop() = default;
-  /// Starts both; `x` is contiguous and stays as it is until wait().
-  Hop(const at::Tensor& x, int64_t rows_to_come, const comm::Group& ring);
-  Hop(const at::Tensor& x, int to, int64_t rows_to_come, int from, const comm::Group& group);
+  /// Starts both, or with `late` lets wait() start them; `x` is contiguous and stays as it is until
+  /// wait().
+  Hop(const at::Tensor& x, int64_t rows_to_come, const comm::Group& ring, bool late = false);
+  Hop(const at::Tensor& x, int to, int64_t rows_to_come, int from, const comm::Group& group,
+      bool late = false);
   /// What has come.
   at::Tensor wait();
 
  private:
   at::Tensor leaves_, comes_;
+  std::optional<comm::TransferBatch> late_;
   comm::Work work_;
 };
 /// Whose rows a rank has after so many hops.

@@ -59,7 +59,8 @@ std::vector<comm::NeededGroup> data_parallel_groups(const std::string& axis, int
                        "data-parallel ranks\n  try: ddp.num_distributed_optimizer_instances={}",
                        instances, size, config::nearest_divisor(size, instances));
   }
-  std::vector<comm::NeededGroup> needed = {comm::NeededGroup::of_axes(axis)};
+  constexpr auto kUse = comm::GroupUse::kBackground;
+  std::vector<comm::NeededGroup> needed = {comm::NeededGroup::of_axes(axis, kUse)};
   if (config.zero_stage == 0 || instances == size || instances == 1) return needed;
   const int each = size / instances;
   std::vector<std::vector<int>> shards(static_cast<size_t>(instances)),
@@ -68,8 +69,8 @@ std::vector<comm::NeededGroup> data_parallel_groups(const std::string& axis, int
     shards[static_cast<size_t>(rank / each)].push_back(rank);
     replicas[static_cast<size_t>(rank % each)].push_back(rank);
   }
-  needed.push_back({axis + "-shard", axis, std::move(shards)});
-  needed.push_back({axis + "-replicas", axis, std::move(replicas)});
+  needed.push_back({axis + "-shard", axis, std::move(shards), kUse});
+  needed.push_back({axis + "-replicas", axis, std::move(replicas), kUse});
   return needed;
 }
 

@@ -24,9 +24,16 @@ at::Tensor ScratchPool::take(int64_t n) {
 }
 
 void ScratchPool::give_back(const at::Tensor& vector) {
-  const auto elements =
-      static_cast<int64_t>(vector.storage().nbytes() / static_cast<size_t>(vector.element_size()));
-  free_.push_back(vector.as_strided({elements}, {1}, 0));
+  free_.push_back(vector.as_strided({capacity(vector)}, {1}, 0));
+}
+
+bool ScratchPool::has(int64_t n) const {
+  return std::ranges::any_of(free_, [n](const at::Tensor& buffer) { return buffer.numel() >= n; });
+}
+
+int64_t ScratchPool::capacity(const at::Tensor& vector) {
+  return static_cast<int64_t>(vector.storage().nbytes() /
+                              static_cast<size_t>(vector.element_size()));
 }
 
 } // namespace pentatron::parallel

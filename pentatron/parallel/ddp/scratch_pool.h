@@ -22,6 +22,11 @@ class ScratchPool {
   /// Nobody may hold views of it any more.
   void give_back(const at::Tensor& vector);
 
+  /// Whether take(n) finds a buffer.
+  bool has(int64_t n) const;
+  /// Elements of the buffer that a lent vector is in.
+  static int64_t capacity(const at::Tensor& vector);
+
  private:
   at::TensorOptions options_;
   nn::MemoryCategory category_;

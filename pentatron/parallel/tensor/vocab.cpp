@@ -10,6 +10,7 @@
 #include "pentatron/base/planted_bug.h"
 #include "pentatron/comm/collectives.h"
 #include "pentatron/comm/differentiable.h"
+#include "pentatron/kernels/common/build.h"
 #include "pentatron/kernels/cross_entropy/cross_entropy.h"
 #include "pentatron/nn/host_copies.h"
 #include "pentatron/nn/memory/counting_allocator.h"
@@ -23,10 +24,11 @@ namespace pentatron::parallel {
 namespace {
 
 constexpr int64_t kVocabMultiple = 64;
-/// Logits that exist at one time. Larger chunks pass over the weight and its gradient less often:
-/// on a GPU that is the largest part of the loss's traffic, on a CPU products hide it.
+
 int64_t chunk_bytes(const at::Tensor& h) {
-  return int64_t{h.is_cuda() ? 1024 : 128} << 20;
+  if (!h.is_cuda()) return logits_bytes_on_cpu();
+  static const int64_t memory = kernels::gpu_memory(h.device().index()); // a process has one GPU
+  return logits_bytes_on_gpu(memory);
 }
 
 /// The pieces of one forward pass that all chunks share.
@@ -46,6 +48,23 @@ struct LossPass {
 
 void cap_logits(const at::Tensor& logits, double cap) {
   if (cap > 0) logits.div_(cap).tanh_().mul_(cap);
+}
+
+/// The derivative of cap_logits at what it has made: 1 - (y / cap)^2.
+void write_slopes(const at::Tensor& out, const at::Tensor& logits, double cap) {
+  out.copy_(logits).div_(cap).square_().neg_().add_(1);
+}
+
+/// `x` may have fewer bits than the factors, which LibTorch multiplies on CPUs in copies with more:
+/// of few rows.
+void multiply_rows(const at::Tensor& x, const at::Tensor& factors) {
+  constexpr int64_t kElements = int64_t{1} << 18;
+  const int64_t all = x.size(0), wide = std::max<int64_t>(1, kElements / x.size(1));
+  const int64_t rows = x.scalar_type() == factors.scalar_type() || x.is_cuda() ? all : wide;
+  for (int64_t begin = 0; begin < all; begin += rows) {
+    const int64_t count = std::min(rows, all - begin);
+    x.narrow(0, begin, count).mul_(factors.narrow(0, begin, count));
+  }
 }
 
 at::Tensor per_row(const at::Tensor& logits) {
@@ -177,14 +196,16 @@ void run_chunks(LossPass& pass) {
   const nn::MemoryScope scope(nn::MemoryCategory::kWorkspace);
   const int64_t tokens = pass.h.size(0);
   const auto acc = pass.h.options().dtype(nn::acc_dtype(pass.h.scalar_type()));
-  const bool twice = pass.adapter != nullptr && pass.adapter->keeps_logits();
-  const int64_t row_bytes =
-      (twice ? 2 : 1) * pass.share.padded * static_cast<int64_t>(acc.dtype().itemsize());
+  const bool twice = pass.adapter != nullptr && pass.adapter->keeps_logits(),
+             has_slopes = pass.cap > 0 && pass.with_gradient;
+  const int64_t row_bytes = (1 + (twice ? 1 : 0) + (has_slopes ? 1 : 0)) * pass.share.padded *
+                            static_cast<int64_t>(acc.dtype().itemsize());
   // Chunks of equal size, so that the last one is not a sliver.
   const int64_t most = chunk_bytes(pass.h),
                 count = std::max<int64_t>(1, (tokens * row_bytes + most - 1) / most);
   const int64_t chunk = (tokens + count - 1) / count;
   const at::Tensor buffer = at::empty({std::min(chunk, tokens), pass.share.padded}, acc);
+  const at::Tensor slopes = has_slopes ? at::empty_like(buffer) : at::Tensor();
   for (int64_t begin = 0; begin < tokens; begin += chunk) {
     const int64_t rows = std::min(chunk, tokens - begin);
     const at::Tensor h = pass.h.narrow(0, begin, rows), labels = pass.labels.narrow(0, begin, rows);
@@ -197,12 +218,12 @@ void run_chunks(LossPass& pass) {
       const at::Tensor hits = count_hits(pass, logits, labels);
       pass.hits = pass.hits.defined() ? pass.hits + hits : hits;
     }
-    at::Tensor slope; // of the cap; the gradient may replace the logits
-    if (pass.cap > 0 && pass.with_gradient) slope = 1 - (logits / pass.cap).square_();
+    // Of the cap; the gradient may replace the logits.
+    if (slopes.defined()) write_slopes(slopes.narrow(0, 0, rows), logits, pass.cap);
     const at::Tensor gradient =
         chunk_gradient(pass, logits, labels, pass.losses.narrow(0, begin, rows));
     if (!pass.with_gradient) continue;
-    if (slope.defined()) gradient.mul_(slope);
+    if (slopes.defined()) multiply_rows(gradient, slopes.narrow(0, 0, rows));
     if (pass.bias != nullptr && pass.bias->trainable)
       pass.bias->main_grad().add_(gradient.sum(0, false, pass.bias->main_grad().scalar_type()));
     if (pass.adapter != nullptr) pass.adapter->accumulate(gradient, h);
@@ -234,6 +255,14 @@ at::Tensor gathered_tokens(const at::Tensor& x, const TensorParallel& tp) {
   const nn::NoAutograd guard;
   const at::Tensor own = x.detach().contiguous();
   return tp.sequence ? comm::all_gather(own, 0, tp.group) : own;
+}
+
+int64_t logits_bytes_on_cpu() {
+  return int64_t{128} << 20;
+}
+int64_t logits_bytes_on_gpu(int64_t memory) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  return memory > 0 ? std::min(kMost, memory / 64) : kMost;
 }
 
 VocabShare vocab_share(const nn::Param& table) {

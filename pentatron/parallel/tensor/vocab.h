@@ -27,6 +27,12 @@ struct VocabShare {
 };
 VocabShare vocab_share(const nn::Param& table);
 
+/// The logits that exist at one time, a chunk of tokens. Larger chunks pass over the weight and its
+/// gradient less often: on a GPU that is the largest part of the loss's traffic, on a CPU products
+/// hide it. `memory`: the bytes that the GPU has, 0 if that is not known.
+int64_t logits_bytes_on_cpu();
+int64_t logits_bytes_on_gpu(int64_t memory);
+
 /// Rows of the table, plus learned positions.
 ///
 /// Shapes: ids [T] int64 -> [T, hidden], under sequence parallel [T / t, hidden]. Collectives:

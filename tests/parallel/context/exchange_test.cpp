@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "pentatron/base/format.h"
+#include "pentatron/comm/recorder.h"
 #include "pentatron/parallel/context/zigzag.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
@@ -78,6 +80,23 @@ TEST_P(Exchange, HopsBringTheRowsOfEveryRank) {
       here = Hop(here, split.rows[static_cast<size_t>(source)], group).wait();
       EXPECT_TRUE(
           at::equal(here, rows_of_chunks(x, whole, zigzag_chunks(whole, source, group.size()))));
+    }
+  });
+}
+
+TEST_P(Exchange, HopsThatAreLateBeginWhenTheyAreAwaited) {
+  test::run_ranks(GetParam(), [&](const comm::Group& world) {
+    const auto recorder = std::make_shared<comm::Recorder>();
+    recorder->enable(true);
+    const comm::Group group = comm::recorded(world, recorder);
+    const at::Tensor x = at::full({1}, static_cast<double>(group.rank()), at::kDouble);
+    for (const bool late : {false, true}) {
+      Hop hop(x, 1, group, late);
+      const double awaited = monotonic_s();
+      EXPECT_EQ(hop.wait().item<double>(), rank_before(group, 1));
+      const std::vector<comm::RecordedOperation> all = recorder->take();
+      ASSERT_EQ(all.size(), 1u);
+      EXPECT_EQ(all[0].start_s >= awaited, late);
     }
   });
 }

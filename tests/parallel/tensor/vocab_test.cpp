@@ -204,6 +204,13 @@ TEST(VocabLossChunks, ManyChunksAreOne) {
   expect_close(actual.dw, expected.grads[1], {1e-10, 1e-12});
 }
 
+TEST(VocabLossChunks, OnAGpuAreAPartOfItsMemory) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  EXPECT_EQ(logits_bytes_on_gpu(24 * kGiB), 24 * kGiB / 64);
+  EXPECT_EQ(logits_bytes_on_gpu(80 * kGiB), kGiB);
+  EXPECT_EQ(logits_bytes_on_gpu(0), kGiB) << "no GPU is here";
+}
+
 TEST(VocabLossUse, EvaluationLeavesGradientsAlone) {
   test::Params params;
   nn::ShardSpec spec = vocab_spec(10, kHidden);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -64,11 +65,18 @@ class Communicator final : public DeviceGroup {
     ncclConfig_t config = config_for(use);
     check(ncclCommSplit(comm_, wanted ? color : NCCL_SPLIT_NOCOLOR, key, &made->comm_, &config),
           "ncclCommSplit");
+    if (wanted) parts_.push_back(made);
     return wanted ? made : nullptr;
   }
 
   explicit Communicator(std::string group) : group_(std::move(group)) {}
-  ~Communicator() override { abort(); } // destroying would wait for peers that may be gone
+  /// Ends the communicators split from it, then itself. Destroying them would wait for peers that
+  /// may be gone, so they are aborted: end_gpu_messages() has made sure that no peer still
+  /// receives.
+  ~Communicator() override {
+    parts_.clear();
+    abort();
+  }
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -121,6 +129,7 @@ class Communicator final : public DeviceGroup {
   }
 
   const std::string group_;
+  std::vector<std::shared_ptr<Communicator>> parts_; ///< live as long as this one
   ncclComm_t comm_ = nullptr;
   std::atomic<bool> aborted_ = false;
   const std::shared_ptr<DeviceFailure> failure_ = std::make_shared<DeviceFailure>();

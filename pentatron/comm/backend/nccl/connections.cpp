@@ -26,4 +26,9 @@ void check_connections() {
                    kVariable, text, kVariable, kMaxConnections);
 }
 
+int stream_priority(GroupUse use, int least, int greatest) {
+  const int middle = (least + greatest) / 2;
+  return use == GroupUse::kBackground && middle < 0 ? middle : greatest;
+}
+
 } // namespace pentatron::comm

@@ -118,12 +118,13 @@ struct Flight {
 
 /// A stream of our own: torch's pool hands out its 32 streams again, and two groups that share one
 /// could wait for each other.
-c10::cuda::CUDAStream make_stream(c10::DeviceIndex device) {
+c10::cuda::CUDAStream make_stream(c10::DeviceIndex device, GroupUse use) {
   const c10::cuda::CUDAGuard guard(device);
   int least = 0, greatest = 0;
   C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   cudaStream_t stream = nullptr;
-  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                              stream_priority(use, least, greatest)));
   return c10::cuda::getStreamFromExternal(stream, device);
 }
 
@@ -140,9 +141,10 @@ class Flying : public Work::Pending {
 
 class NcclBackend final : public Backend {
  public:
-  NcclBackend(std::shared_ptr<Backend> cpu, int device, std::shared_ptr<Communicator> comm)
+  NcclBackend(std::shared_ptr<Backend> cpu, int device, std::shared_ptr<Communicator> comm,
+              GroupUse use)
       : cpu_(std::move(cpu)), device_(static_cast<c10::DeviceIndex>(device)),
-        comm_(std::move(comm)), stream_(make_stream(device_)) {}
+        comm_(std::move(comm)), stream_(make_stream(device_, use)) {}
 
   ~NcclBackend() override {
     // The communicator goes; what is under way must not, unless an error ends this rank: its peers
@@ -166,7 +168,7 @@ class NcclBackend final : public Backend {
     const bool wanted = color != Group::kUnused && part->ranks().size() > 1;
     std::shared_ptr<Communicator> comm = comm_->split(wanted, color, key, *part, use);
     if (!wanted) return part;
-    return std::make_shared<NcclBackend>(std::move(part), device_, std::move(comm));
+    return std::make_shared<NcclBackend>(std::move(part), device_, std::move(comm), use);
   }
 
   Work all_reduce(const at::Tensor& out, const at::Tensor& in, ReduceOp op) override {
@@ -357,7 +359,8 @@ Group with_nccl(const Group& world, int device) {
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
   if (world.size() == 1) return world;
   const std::shared_ptr<Backend>& cpu = world.shared_backend();
-  return Group(std::make_shared<NcclBackend>(cpu, device, Communicator::of_world(*cpu)));
+  return Group(std::make_shared<NcclBackend>(cpu, device, Communicator::of_world(*cpu),
+                                             GroupUse::kCollectives));
 }
 
 } // namespace pentatron::comm

@@ -45,8 +45,10 @@ TEST_P(Rendezvous, EverySizeRuns) {
     for (const int microbatches : sizes_to(64, {1, 2, 3, 5, 16, 17, 64})) {
       for (const int v : GetParam() == "interleaved" ? std::vector{2, 3} : std::vector{0}) {
         const Schedule made = make_schedule(GetParam(), ranks, v, microbatches);
-        expect_runs(made, 1);
-        if (HasFatalFailure()) return;
+        for (const int prefetch : {0, 1}) { // comm_overlap.pp
+          expect_runs(made, prefetch);
+          if (HasFatalFailure()) return;
+        }
         const Verdict forwards =
             check(lower(forward_only(made)), Purpose::kEvaluation, Messages::kChannels);
         ASSERT_TRUE(forwards.ok()) << forwards.problem;
