@@ -119,6 +119,7 @@ Json report_of(const fs::path& folder, VerifyScope scope, const comm::Group& wor
 struct Found {
   std::string fault;    ///< why the machines together do not hold the checkpoint, or empty
   bool removed = false; ///< damaged copies, of files that another machine has whole
+  std::set<std::string> lost = {}; ///< optional attachments that no machine has whole
 };
 
 /// Looks at the checkpoint on all machines. If they hold it, those without its manifest get it, and
@@ -164,6 +165,13 @@ Found look_at(const fs::path& folder, VerifyScope scope, const Machines& machine
     std::erase_if(absent, [&](const std::string& name) { return !lacks.contains(name); });
   }
   if (source < 0) return {"no machine has its manifest"};
+  std::set<std::string> lost;
+  std::ranges::copy_if(absent, std::inserter(lost, lost.end()), is_optional);
+  for (const std::string& name : lost) {
+    absent.erase(name);
+    damage.erase(name);
+    own["damaged"].erase(name);
+  }
   for (const std::string& name : absent)
     if (damage.contains(name)) return {damage[name]};
   if (!absent.empty())
@@ -182,7 +190,7 @@ Found look_at(const fs::path& folder, VerifyScope scope, const Machines& machine
       raise<CheckpointError>("cannot remove {}: {}", (folder / name).string(), error.message());
   }
   comm::barrier(world);
-  return {.fault = "", .removed = !damage.empty()};
+  return {.fault = "", .removed = !damage.empty(), .lost = std::move(lost)};
 }
 
 void give(const fs::path& file, uint64_t bytes, int to, const comm::Group& world) {
@@ -250,7 +258,8 @@ std::optional<FoundCheckpoint> find_on_machines(const fs::path& dir, const comm:
     }
     std::set<std::string> attachments;
     const Manifest manifest = read_manifest(folder);
-    for (const auto& [attachment, info] : manifest.attachments) attachments.insert(attachment);
+    for (const auto& [attachment, info] : manifest.attachments)
+      if (!found.lost.contains(attachment)) attachments.insert(attachment);
     fetch_files(folder, manifest, attachments, machines, world);
     return FoundCheckpoint{.folder = folder,
                            .passed_over = fmt::format("{}", fmt::join(faults, "; "))};
@@ -285,7 +294,6 @@ void fetch_files(const fs::path& folder, const Manifest& manifest,
   for (const auto& [leader, names] : lacking)
     for (const std::string& name : names) {
       const auto from = owner.find(name);
-      if (from == owner.end() && is_optional(name)) continue;
       if (from == owner.end())
         raise<CheckpointError>("{} is missing on all machines", (folder / name).string());
       if (from->second == world.rank()) give(folder / name, sizes.at(name), leader, world);

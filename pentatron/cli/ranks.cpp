@@ -100,11 +100,12 @@ int run_ranks(const Ranks& ranks, const trainer::Config& config,
                             .acknowledgement = ranks.acknowledgement});
   }
   trainer::set_compute_threads(config.train.num_threads, ranks.launch.local_size);
+  const comm::Launch& launch = ranks.launch;
   const bool by_torchrun =
-      ranks.launch.launcher == comm::Launcher::kTorchrun && !ranks.launch.job.empty();
-  if (const std::string warning =
-          trainer::thread_warning(config.train.num_threads, ranks.launch.local_size, by_torchrun);
-      !warning.empty() && trainer::on_cpu(config.device) && ranks.launch.rank == 0)
+      launch.launcher == comm::Launcher::kTorchrun && !launch.job.empty() && launch.local_size > 1;
+  if (const std::string warning = trainer::thread_warning(
+          config.train.num_threads, trainer::own_processors(launch.local_size), by_torchrun);
+      !warning.empty() && trainer::on_cpu(config.device) && launch.rank == 0)
     log::warning("{}", warning);
   if (ranks.start == Ranks::Start::kLaunched && ranks.size > 1) {
     comm::run_process_rank(ranks.launch,

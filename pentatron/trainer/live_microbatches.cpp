@@ -1,6 +1,7 @@
 #include "pentatron/trainer/live_microbatches.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "pentatron/parallel/pipeline/schedule/schedule.h"
 
@@ -29,10 +30,14 @@ static std::vector<Moment> moments_of(const pipeline::Schedule& schedule, int ra
 std::vector<std::vector<Moment>> moments_of(const parallelize::PipelinePlan& plan,
                                             double microbatches) {
   const auto enough = static_cast<double>(4 * plan.rank_of_stage.size());
-  const pipeline::Schedule schedule =
-      plan.make(static_cast<int>(std::clamp(microbatches, 1.0, enough)));
+  const double some = std::floor(std::clamp(microbatches, 1.0, enough));
+  const pipeline::Schedule schedule = plan.make(static_cast<int>(some));
   std::vector<std::vector<Moment>> all;
   for (int rank = 0; rank < schedule.num_ranks; ++rank) all.push_back(moments_of(schedule, rank));
+  if (plan.schedule == "gpipe")
+    for (std::vector<Moment>& rank : all)
+      for (Moment& moment : rank)
+        for (Live& live : moment) live.ahead *= std::max(1.0, microbatches / some);
   return all;
 }
 

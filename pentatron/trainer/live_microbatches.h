@@ -15,7 +15,8 @@ struct Live {
 /// By stage of a rank, as PipelinePlan::stages_of() has them, behind a pass that has added to them.
 using Moment = std::vector<Live>;
 
-/// Of each pipeline rank. Many microbatches are as many as the pipeline holds.
+/// Of each pipeline rank. But for gpipe, which keeps all, many microbatches are as many as the
+/// pipeline holds.
 std::vector<std::vector<Moment>> moments_of(const parallelize::PipelinePlan& plan,
                                             double microbatches);
 

@@ -23,9 +23,14 @@ namespace pentatron::trainer {
 
 namespace {
 
-/// Of free memory and of train.recompute_memory_limit: the plan is an estimate, which is within 2 %
-/// of what a rank's tensors need.
-constexpr double kUsed = 0.9, kOfLimit = 0.98;
+/// Of free memory: other programs need some, too.
+constexpr double kUsed = 0.9;
+
+/// Of train.recompute_memory_limit: what the plan of such a run may lack.
+double share_of_limit(const Config& config) {
+  const bool varies = config.model.num_moe_experts || config.parallel.context_parallel_size > 1;
+  return varies ? 0.9 : 0.98;
+}
 
 /// Every part that layers may have, in the order in which a set of them is told.
 constexpr nn::Part kParts[] = {
@@ -137,7 +142,8 @@ RecomputeChoice choose_recomputation(Config& config, int world_size, const Local
   if (limit == 0 && !free_bytes)
     raise<ConfigError>("train.recompute=auto does not know how much memory the device has\n  try: "
                        "train.recompute_memory_limit=60000, in MiB");
-  const double room = limit > 0 ? kOfLimit * limit : kUsed * static_cast<double>(*free_bytes);
+  const double room =
+      limit > 0 ? share_of_limit(config) * limit : kUsed * static_cast<double>(*free_bytes);
   const auto weigh = [&](const TrainConfig& train) {
     Config with = config;
     with.train = train;

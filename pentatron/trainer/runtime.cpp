@@ -115,11 +115,8 @@ int64_t threads_of_environment() {
   return end != value && (*end == '\0' || *end == ',') && number > 0 && number <= 4096 ? number : 0;
 }
 
-/// Processors that this process may keep busy.
-struct OwnProcessors {
-  int64_t all;
-  int64_t share; ///< without those of the other ranks of the machine, unless ranks are bound
-};
+} // namespace
+
 OwnProcessors own_processors(int local_processes) {
   cpu_set_t usable;
   CPU_ZERO(&usable);
@@ -129,8 +126,6 @@ OwnProcessors own_processors(int local_processes) {
     count = std::min(count, std::max<int64_t>(1, std::llround(*quota)));
   return {.all = count, .share = bound ? count : std::max<int64_t>(1, count / local_processes)};
 }
-
-} // namespace
 
 void check_threads(int64_t num_threads) {
   constexpr int64_t kFew = 16; // which no machine minds
@@ -149,8 +144,8 @@ void set_compute_threads(int64_t num_threads, int local_processes) {
   at::set_num_threads(static_cast<int>(num_threads));
 }
 
-std::string thread_warning(int64_t num_threads, int local_processes, bool by_torchrun) {
-  const auto [all, share] = own_processors(local_processes);
+std::string thread_warning(int64_t num_threads, const OwnProcessors& own, bool by_torchrun) {
+  const auto [all, share] = own;
   if (num_threads > all)
     return fmt::format("train.num_threads={} is more than the {} that this process may use\n  try: "
                        "train.num_threads={}",

@@ -38,10 +38,17 @@ void check_threads(int64_t num_threads);
 /// `local_processes` of this machine; never more than the quota of its control group.
 void set_compute_threads(int64_t num_threads, int local_processes = 1);
 
+/// Processors that this process may keep busy.
+struct OwnProcessors {
+  int64_t all = 1;
+  int64_t share = 1; ///< without those of the other ranks of the machine, unless ranks are bound
+};
+OwnProcessors own_processors(int local_processes);
+
 /// A warning about this number of threads (train.num_threads) on CPUs, with what to do; empty:
 /// none. `by_torchrun`: which sets OMP_NUM_THREADS=1 for several processes, unless the user has set
 /// it.
-std::string thread_warning(int64_t num_threads, int local_processes, bool by_torchrun);
+std::string thread_warning(int64_t num_threads, const OwnProcessors& own, bool by_torchrun);
 
 /// The peak that MFU is measured against: as configured, known for the GPU, or measured on the CPU
 /// (about half a second).

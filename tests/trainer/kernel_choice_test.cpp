@@ -390,6 +390,31 @@ TEST_F(KernelChoices, OfADamagedFileAreThoseOfTheMachine) {
               Not(HasSubstr("bit-exact")));
 }
 
+TEST_F(KernelChoices, OfAMachineThatLostThemAreThoseOfTheMachine) {
+  test::run(config("run", {"train.exit_interval=2", "checkpoint.node_local=true"}));
+  const fs::path stored = scratch.path / "run/step_00000002/kernels.json";
+  for (const char* const text : {"[", ""}) {
+    text[0] == '\0' ? fs::remove(stored) : (std::ofstream(stored) << text).good();
+    const std::string name = text[0] == '\0' ? "second" : "first";
+    EXPECT_THAT(messages(config(
+                    name, {"checkpoint.node_local=true", "checkpoint.load=" + (scratch / "run")})),
+                AllOf(HasSubstr("resume is not bit-exact: "), HasSubstr(stored.string()),
+                      HasSubstr("resumed from ")));
+  }
+}
+
+TEST_F(KernelChoices, OfAFileWhoseCopiesAreLostDoNotStopTheRun) {
+  test::run(config("run", {"train.exit_interval=2", "checkpoint.parity=1"}));
+  const fs::path folder = scratch.path / "run/step_00000002";
+  fs::remove(folder / "kernels.json");
+  fs::remove(folder / "spare_00/kernels.json");
+  EXPECT_THAT(messages(config("other", {"checkpoint.load=" + (scratch / "run")})),
+              AllOf(HasSubstr("resume is not bit-exact"), Not(HasSubstr("checkpoint repair"))));
+  fs::remove(folder / "spare_00/data_files.json");
+  EXPECT_EQ(checkpoint::repair_checkpoint(folder).lost.size(), 1u);
+  EXPECT_TRUE(fs::exists(folder / "spare_00/data_files.json"));
+}
+
 TEST_F(KernelChoices, OfADamagedFileWithACopyCanBeRepaired) {
   test::run(config("run", {"train.exit_interval=2", "checkpoint.parity=1"}));
   const fs::path folder = scratch.path / "run/step_00000002";

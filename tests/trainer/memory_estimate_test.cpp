@@ -418,6 +418,14 @@ INSTANTIATE_TEST_SUITE_P(
                                                   "offload.dir=/var/tmp", "offload.num_layers=2"})},
         EstimateCase{"offload_full", few_words({"offload.activations=true", "offload.dir=/var/tmp",
                                                 "train.recompute=full"})},
+        EstimateCase{"gpipe",
+                     few_words({"parallel.pipeline_schedule=gpipe", "train.micro_batch_size=1",
+                                "train.global_batch_size=16"})},
+        EstimateCase{"pp2_gpipe",
+                     few_words({"parallel.pipeline_schedule=gpipe",
+                                "parallel.pipeline_model_parallel_size=2",
+                                "train.micro_batch_size=1", "train.global_batch_size=16"}),
+                     2},
         EstimateCase{"pp2", {"parallel.pipeline_model_parallel_size=2"}, 2}),
     [](const auto& info) { return info.param.name; });
 

@@ -160,6 +160,28 @@ TEST_F(NodeLocal, AnotherMachineStandsInForADamagedCopy) {
   EXPECT_TRUE(content_of(machine(1) / shard) == whole);
 }
 
+TEST_F(NodeLocal, KernelsComeFromAnotherMachineOrAreMissed) {
+  const std::string keys = kTensorAndData + kLocal + "checkpoint.save_interval=2 ";
+  train({0, 0, 1, 1}, keys + "train.train_iters=2");
+  const auto kernels = [&](int number) { return machine(number) / "run" / kStep / "kernels.json"; };
+  const std::string whole = content_of(kernels(0));
+  const auto resumed = [&](int iterations) {
+    return log_of([&] {
+      train({0, 0, 1, 1},
+            keys + fmt::format("checkpoint.load=run/{} train.train_iters={}", kStep, iterations));
+    });
+  };
+  std::ofstream(kernels(0)) << "[" << whole.substr(1);
+  EXPECT_THAT(resumed(3), AllOf(HasSubstr("using the intact copy of another machine"),
+                                HasSubstr("resumed from run"), Not(HasSubstr("bit-exact"))));
+  EXPECT_EQ(content_of(kernels(0)), whole);
+  std::ofstream(kernels(0)) << whole.substr(1); // damaged here, lost there
+  fs::remove(kernels(1));
+  EXPECT_THAT(resumed(4), AllOf(HasSubstr("resume is not bit-exact"), HasSubstr("resumed from run"),
+                                Not(HasSubstr("copy of another machine"))));
+  EXPECT_FALSE(fs::exists(kernels(1))) << "nobody gets what is damaged";
+}
+
 TEST_F(NodeLocal, PassesOverWhatCouldNotBeReadThoughItLooksWhole) {
   train({0, 0, 1, 1}, kTensorAndData + kLocal + "checkpoint.save_interval=2 train.train_iters=4");
   const std::vector<int> machines = {0, 0, 1, 1};

@@ -125,6 +125,7 @@ Manifest repair_small_files(const fs::path& folder, std::vector<std::string>& re
     }
   }
   Manifest manifest = read_manifest(folder);
+  bool complete = true;
   for (const auto& entry : manifest.attachments) {
     const std::string& name = entry.first;
     const auto& attachment = entry.second;
@@ -135,16 +136,20 @@ Manifest repair_small_files(const fs::path& folder, std::vector<std::string>& re
     });
     if (good == spares.end()) {
       lost.push_back(fmt::format("{}, and no copy of it is intact", why));
+      complete = complete && is_optional(name);
     } else {
       restore(name, read_attachment(folder / *good, name, attachment));
     }
   }
-  if (!lost.empty()) return manifest;
+  if (!complete) return manifest;
   for (const auto& [copy, why] : damaged_spares(folder, manifest)) {
     const std::string name = copy.substr(copy.find('/') + 1);
-    restore(copy, name == kManifestName
-                      ? read_manifest_text(folder)
-                      : read_attachment(folder, name, manifest.attachments.find(name)->second));
+    const auto attachment = manifest.attachments.find(name);
+    if (attachment != manifest.attachments.end() &&
+        !fault_of(folder, name, attachment->second).empty())
+      continue; // lost, above
+    restore(copy, name == kManifestName ? read_manifest_text(folder)
+                                        : read_attachment(folder, name, attachment->second));
   }
   return manifest;
 }

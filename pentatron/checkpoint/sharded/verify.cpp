@@ -129,8 +129,9 @@ void check_attachments(const fs::path& folder, const Manifest& manifest, bool al
   }
 }
 
-void check_spares(const fs::path& folder, const Manifest& manifest, Faults& faults) {
-  for (const auto& [name, why] : damaged_spares(folder, manifest)) faults.add(name, 0, why);
+void check_spares(const fs::path& folder, const Manifest& manifest, bool all, Faults& faults) {
+  for (const auto& [name, why] : damaged_spares(folder, manifest))
+    if (all || !is_optional(name.substr(name.find('/') + 1))) faults.add(name, 0, why);
 }
 
 /// Without the chunk, so that what several jobs find is one fault.
@@ -244,7 +245,9 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
     for (const auto& [name, attachment] : manifest.attachments) report.bytes += attachment.bytes;
     for (const auto& [name, parity] : manifest.parity) report.bytes += parity.file.bytes;
     report.files += manifest.attachments.size() + manifest.parity.size();
-    if (scope == VerifyScope::kPresent || scope == VerifyScope::kPresentStructure) {
+    const bool of_machine =
+        scope == VerifyScope::kPresent || scope == VerifyScope::kPresentStructure;
+    if (of_machine) {
       set_aside(folder, manifest.files, report.absent);
       set_aside(folder, manifest.attachments, report.absent);
       set_aside(folder, manifest.parity, report.absent);
@@ -268,9 +271,9 @@ VerifyReport verify(const fs::path& folder, VerifyScope scope,
         if (progress) progress();
         if (bytes_read) bytes_read(bytes);
       });
-    check_attachments(folder, manifest, scope == VerifyScope::kWhole, faults);
+    check_attachments(folder, manifest, of_machine || scope == VerifyScope::kWhole, faults);
     if (scope == VerifyScope::kWhole || scope == VerifyScope::kStructure)
-      check_spares(folder, manifest, faults);
+      check_spares(folder, manifest, scope == VerifyScope::kWhole, faults);
     if (faults.list().empty()) {
       for (const auto& [name, info] : manifest.files) {
         check_header(folder, name, manifest);

@@ -21,7 +21,7 @@ struct VerifyReport {
 };
 
 enum class VerifyScope : uint8_t {
-  kWhole,   ///< the only one that looks at optional attachments
+  kWhole,   ///< optional attachments too, as the next two
   kPresent, ///< a machine's part of a checkpoint: missing files are not an error
   /// Of a machine's part, what kStructure looks at.
   kPresentStructure,

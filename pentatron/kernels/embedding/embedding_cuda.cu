@@ -34,6 +34,7 @@ struct Pairs {
 
 constexpr int kDigits = 256;             // of a pass over the rows: 8 bits
 constexpr int kRounds = kSortTile / 256; // of 256 threads over a tile
+constexpr int kAhead = 4;                // tokens of a row whose gradients are loaded at once
 
 /// Tokens of other ranks' rows come last, as row `a.rows`.
 __global__ void make_pairs(EmbeddingGradientArgs a, Pairs out) {
@@ -120,7 +121,7 @@ __global__ void move_pairs(Pairs in, Pairs out, int64_t n, int shift, const uint
 }
 
 /// One block a pair: that of the first pair of a row adds the rows of dy of all its tokens, in
-/// order.
+/// order, of which several are loaded ahead: a frequent word has many.
 template <class T, int V> __global__ void gradient_kernel(EmbeddingGradientArgs a, Pairs sorted) {
   using A = acc_t<T>;
   const int64_t first = blockIdx.x;
@@ -130,11 +131,21 @@ template <class T, int V> __global__ void gradient_kernel(EmbeddingGradientArgs 
   const T* dy = static_cast<const T*>(a.dy);
   const A factor = static_cast<A>(a.scale);
   for (int64_t c = threadIdx.x * int64_t{V}; c < a.width; c += int64_t{blockDim.x} * V) {
-    A sum[V], d[V];
+    A sum[V], d[kAhead][V];
     for (int v = 0; v < V; ++v) sum[v] = grad[c + v];
-    for (int64_t k = first; k < a.tokens && sorted.rows[k] == row; ++k) {
-      load<V>(dy + sorted.tokens[k] * a.width + c, d);
-      for (int v = 0; v < V; ++v) sum[v] += factor * d[v];
+    bool more = true;
+    for (int64_t k = first; more; k += kAhead) {
+      bool here[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) here[j] = k + j < a.tokens && sorted.rows[k + j] == row;
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j)
+        if (here[j]) load<V>(dy + sorted.tokens[k + j] * a.width + c, d[j]);
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j)
+        if (here[j])
+          for (int v = 0; v < V; ++v) sum[v] += factor * d[j][v];
+      more = here[kAhead - 1];
     }
     for (int v = 0; v < V; ++v) grad[c + v] = sum[v];
   }

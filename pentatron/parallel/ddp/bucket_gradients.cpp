@@ -172,19 +172,16 @@ class ShardedGradients final : public BucketGradients {
   };
 
   void lend(size_t b) {
-    // Backward goes from the last segment to the first, so what is under way of this segment or of
-    // earlier ones is from another microbatch, and has had the time of a pass.
-    const auto is_older = [&](const UnderWay& one) {
-      return (*buckets_)[one.bucket].segments.front() <= (*buckets_)[b].segments.front();
+    // Rather than another buffer, take one that waits for its reduction: of another microbatch
+    // (backward goes from the last segment to the first), or a large one that a smaller bucket has.
+    const Bucket& own = (*buckets_)[b];
+    const auto gives = [&](const UnderWay& one) {
+      const Bucket& other = (*buckets_)[one.bucket];
+      return other.segments.front() <= own.segments.front() ||
+             (other.length < own.length &&
+              ScratchPool::capacity(one.reduction.gradients) >= own.length);
     };
-    while (std::ranges::any_of(under_way_, is_older)) finish_oldest();
-    // Rather than a second large buffer, the one that a smaller bucket has.
-    const int64_t length = (*buckets_)[b].length;
-    const auto has_large = [&](const UnderWay& one) {
-      return (*buckets_)[one.bucket].length < length &&
-             ScratchPool::capacity(one.reduction.gradients) >= length;
-    };
-    while (!pool_.has(length) && std::ranges::any_of(under_way_, has_large)) finish_oldest();
+    while (!pool_.has(own.length) && std::ranges::any_of(under_way_, gives)) finish_oldest();
     scratch_[b] = pool_.take((*buckets_)[b].length);
     zero_gaps(scratch_[b], (*buckets_)[b]);
     for (const Bucket::Slot& slot : (*buckets_)[b].slots)

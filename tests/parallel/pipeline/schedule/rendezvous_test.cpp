@@ -48,10 +48,10 @@ TEST_P(Rendezvous, EverySizeRuns) {
         for (const int prefetch : {0, 1}) { // comm_overlap.pp
           expect_runs(made, prefetch);
           if (HasFatalFailure()) return;
+          const Verdict forwards = check(lower(forward_only(made), {.prefetch = prefetch}),
+                                         Purpose::kEvaluation, Messages::kChannels);
+          ASSERT_TRUE(forwards.ok()) << forwards.problem;
         }
-        const Verdict forwards =
-            check(lower(forward_only(made)), Purpose::kEvaluation, Messages::kChannels);
-        ASSERT_TRUE(forwards.ok()) << forwards.problem;
       }
     }
   }
