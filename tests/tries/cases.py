@@ -765,7 +765,6 @@ CASES = TASK_CASES + [
 # Texts that cannot come up in one process on one machine without GPU, or that are followed by another test.
 ELSEWHERE = [
     (r"notices.cpp: .*no bf16 instructions", "a processor without them: Notices of memory_plan_test.cpp"),
-    (r"kernel_choice.cpp: .*checkpoint repair", "a damaged file with a copy: KernelChoices of kernel_choice_test.cpp"),
     (r"trainer/runtime.cpp: .*(that this process may use|torchrun sets)", "depends on processors and launcher: Runtime of every_key_test.cpp"),
     (r"base/descriptors.cpp: .*this machine has reached", "all open files of a machine: Descriptors of descriptors_test.cpp"),
     (r"base/paths.cpp: .*is an input of this command", "another output, by the user: OutputTable of outputs_test.cpp"),
