@@ -8,17 +8,25 @@
 #include <functional>
 #include <iterator>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include "pentatron/base/error.h"
 
 namespace pentatron {
 
+/// A folder in memory where there is one, for files that are written many times.
+inline std::filesystem::path folder_in_memory() {
+  const char* memory = "/dev/shm";
+  return ::access(memory, W_OK) == 0 ? memory : std::filesystem::temp_directory_path();
+}
+
 /// An empty folder that disappears with the object.
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "pentatron-XXXXXX").string();
+  explicit TemporaryFolder(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string name = (parent / "pentatron-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) raise<Error>("no temporary folder");
     path_ = name;
   }

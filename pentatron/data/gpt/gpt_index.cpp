@@ -110,7 +110,7 @@ int64_t GptIndex::array_bytes() const {
   return static_cast<int64_t>(documents.span().size_bytes()) + bytes(sample_begin) + bytes(shuffle);
 }
 
-GptIndex count_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
+GptIndex count_gpt_index(int64_t tokens, int64_t sequences, int64_t first_sequence,
                          const GptIndexOptions& options) {
   if (options.sequence_length < 1)
     raise<ConfigError>("sequence length {} is not positive", options.sequence_length);
@@ -121,7 +121,7 @@ GptIndex count_gpt_index(std::span<const int32_t> lengths, int64_t first_sequenc
         options.seed);
   }
   GptIndex index;
-  for (const int32_t length : lengths) index.tokens_per_epoch += length;
+  index.tokens_per_epoch = tokens;
   const bool has_sample =
       index.tokens_per_epoch >
       (options.drop_last_partial_sequence ? options.sequence_length : int64_t{1});
@@ -133,17 +133,17 @@ GptIndex count_gpt_index(std::span<const int32_t> lengths, int64_t first_sequenc
                        options.name, counted(index.tokens_per_epoch, "token"),
                        options.sequence_length + 1);
   }
-  if (first_sequence + std::ssize(lengths) > std::numeric_limits<int32_t>::max())
+  if (first_sequence + sequences > std::numeric_limits<int32_t>::max())
     raise<DataError>("{} has more than 2^31 sequences", options.name);
   count_samples(options, index);
   return index;
 }
 
-/// Whether numbers of places, and of samples, need 64 bits.
-static bool has_wide_places(const GptIndex& counted, int64_t sequences) {
+bool has_wide_places(const GptIndex& counted, int64_t sequences) {
   return sequences * counted.num_epochs > std::numeric_limits<int32_t>::max();
 }
-static bool has_wide_shuffle(const GptIndex& counted) {
+
+bool has_wide_shuffle(const GptIndex& counted) {
   return counted.num_samples >= int64_t{0xFFFFFFFE};
 }
 
@@ -157,7 +157,8 @@ int64_t planned_array_bytes(const GptIndex& counted, int64_t sequences) {
 GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
                          const GptIndexOptions& options) {
   const auto count = static_cast<int64_t>(lengths.size());
-  GptIndex index = count_gpt_index(lengths, first_sequence, options);
+  const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  GptIndex index = count_gpt_index(tokens, count, first_sequence, options);
   RandomState random(static_cast<uint32_t>(options.seed));
   index.documents = make_documents(first_sequence, count, random, index);
   if (has_wide_places(index, count)) {

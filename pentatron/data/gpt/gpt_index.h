@@ -49,15 +49,18 @@ struct GptIndex {
   int64_t array_bytes() const;
 };
 
-/// The numbers of an index without its arrays. `lengths` are those of the part's sequences, which
-/// are numbers first_sequence and on. Throws ConfigError if they hold less than one sample, and for
-/// a seed over 32 bits.
-GptIndex count_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
+/// The numbers of an index without its arrays, of a part that is sequences [first_sequence,
+/// first_sequence + sequences) and holds `tokens`. Throws ConfigError if that is less than one
+/// sample, and for a seed over 32 bits.
+GptIndex count_gpt_index(int64_t tokens, int64_t sequences, int64_t first_sequence,
                          const GptIndexOptions& options);
+/// Whether the places, and the numbers of the samples, need 64 bits.
+bool has_wide_places(const GptIndex& counted, int64_t sequences);
+bool has_wide_shuffle(const GptIndex& counted);
 /// What array_bytes() of build_gpt_index() will be.
 int64_t planned_array_bytes(const GptIndex& counted, int64_t sequences);
 
-/// Throws as count_gpt_index(), and nothing else.
+/// `lengths` are those of the part's sequences. Throws as count_gpt_index(), and nothing else.
 GptIndex build_gpt_index(std::span<const int32_t> lengths, int64_t first_sequence,
                          const GptIndexOptions& options);
 

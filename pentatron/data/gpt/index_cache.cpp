@@ -29,10 +29,11 @@ namespace fs = std::filesystem;
 
 // A file is: magic, u64 length of the description, the description (JSON and spaces), the three
 // arrays as they lie in memory, u32 CRC-32C of all before it. Each array begins at a multiple of
-// kAlignment, after zeros.
+// kAlignment, after zeros. The description is what the file was made from; all counts follow from
+// that, and none is taken from the file.
 namespace {
 
-constexpr std::string_view kMagic = "PTGPTIX2";
+constexpr std::string_view kMagic = "PTGPTIX3";
 constexpr size_t kAlignment = 8;
 constexpr size_t kHeaderBytes = kMagic.size() + sizeof(uint64_t);
 constexpr uint64_t kMostDescription = 1u << 16;
@@ -46,23 +47,34 @@ size_t padding(size_t size) {
 }
 
 /// What the arrays are a function of.
-std::string describe(const SequenceLengths& lengths, const GptIndexOptions& options) {
+struct MadeFrom {
+  const SequenceLengths& lengths;
+  const GptIndexOptions& options;
+  std::string text = {}; ///< by this they are found
+  GptIndex counted = {}; ///< without arrays
+};
+
+MadeFrom made_from(const SequenceLengths& lengths, const GptIndexOptions& options) {
   uint32_t crc = 0;
   uint64_t mixed = 0; // another function of them: together 96 bits tell corpora apart
+  int64_t tokens = 0;
   std::vector<int32_t> chunk(static_cast<size_t>(std::min(kLengthsChunk, lengths.count)));
   for (int64_t begin = 0; begin < lengths.count; begin += kLengthsChunk) {
     const auto part =
         std::span(chunk).first(static_cast<size_t>(std::min(kLengthsChunk, lengths.count - begin)));
     lengths.read(begin, part);
     crc = crc32c(std::as_bytes(part), crc);
-    for (const int32_t length : part)
+    for (const int32_t length : part) {
       mixed = std::rotl((mixed ^ static_cast<uint32_t>(length)) * 0x9E3779B97F4A7C15u, 29);
+      tokens += length;
+    }
   }
-  Json made_from{{"sequences", lengths.count}, {"first_sequence", lengths.first_sequence},
-                 {"lengths", {crc, mixed}},    {"sequence_length", options.sequence_length},
-                 {"seed", options.seed},       {"drop_last", options.drop_last_partial_sequence}};
-  if (options.num_samples) made_from["num_samples"] = *options.num_samples;
-  return dump_json(made_from);
+  Json text{{"sequences", lengths.count}, {"first_sequence", lengths.first_sequence},
+            {"lengths", {crc, mixed}},    {"sequence_length", options.sequence_length},
+            {"seed", options.seed},       {"drop_last", options.drop_last_partial_sequence}};
+  if (options.num_samples) text["num_samples"] = *options.num_samples;
+  return {lengths, options, dump_json(text),
+          count_gpt_index(tokens, lengths.count, lengths.first_sequence, options)};
 }
 
 std::vector<int32_t> read_all(const SequenceLengths& lengths) {
@@ -71,12 +83,12 @@ std::vector<int32_t> read_all(const SequenceLengths& lengths) {
   return all;
 }
 
-GptIndex build(const SequenceLengths& lengths, const GptIndexOptions& options) {
-  return build_gpt_index(read_all(lengths), lengths.first_sequence, options);
+GptIndex build(const MadeFrom& from) {
+  return build_gpt_index(read_all(from.lengths), from.lengths.first_sequence, from.options);
 }
 
-fs::path file_name(const std::string& description) {
-  return sha256(description).substr(0, 32) + std::string(kSuffix);
+fs::path file_name(const MadeFrom& from) {
+  return sha256(from.text).substr(0, 32) + std::string(kSuffix);
 }
 
 template <class Index, class Use> void for_each_array(Index& index, Use use) {
@@ -85,23 +97,10 @@ template <class Index, class Use> void for_each_array(Index& index, Use use) {
   std::visit(use, index.shuffle);
 }
 
-Json counts_of(const GptIndex& index) {
-  return {{"sequence_length", index.sequence_length},
-          {"tokens_per_epoch", index.tokens_per_epoch},
-          {"num_epochs", index.num_epochs},
-          {"num_samples", index.num_samples},
-          {"samples_per_epoch", index.samples_per_epoch},
-          {"separate_last_epoch", index.separate_last_epoch},
-          {"documents", index.documents.size()},
-          {"wide_places", index.sample_begin.index() == 1},
-          {"wide_shuffle", index.shuffle.index() == 1}};
-}
-
 /// All but the checksum.
 template <class Put>
-void write_arrays(const std::string& made_from, const GptIndex& index, const Put& put) {
-  std::string description =
-      dump_json({{"made_from", Json::parse(made_from)}, {"counts", counts_of(index)}});
+void write_arrays(const MadeFrom& from, const GptIndex& index, const Put& put) {
+  std::string description = from.text;
   description.append(padding(kHeaderBytes + description.size()), ' ');
   const uint64_t length = description.size();
   put(std::as_bytes(std::span(kMagic)));
@@ -114,10 +113,9 @@ void write_arrays(const std::string& made_from, const GptIndex& index, const Put
   });
 }
 
-template <class Put>
-void write(const std::string& made_from, const GptIndex& index, const Put& put) {
+template <class Put> void write(const MadeFrom& from, const GptIndex& index, const Put& put) {
   uint32_t crc = 0;
-  write_arrays(made_from, index, [&](std::span<const std::byte> bytes) {
+  write_arrays(from, index, [&](std::span<const std::byte> bytes) {
     put(bytes);
     crc = crc32c(bytes, crc);
   });
@@ -164,56 +162,67 @@ class MappedReader {
   std::span<const std::byte> all_, left_;
 };
 
-/// None if it is of another corpus with the same hash. Throws DataError if it is damaged.
-std::optional<GptIndex> read(MappedReader in, const std::string& made_from) {
+/// Whether each number leads to an element of what it counts. That a checksum is right says nothing
+/// of a file that somebody else wrote.
+bool leads_nowhere_else(const GptIndex& index, const SequenceLengths& lengths) {
+  const auto [least, most] = std::ranges::minmax(index.documents);
+  if (least < lengths.first_sequence || most - lengths.first_sequence >= lengths.count)
+    return false;
+  const auto documents = static_cast<int64_t>(index.documents.size());
+  const bool places = std::visit(
+      [&](const auto& all) { // offsets are compared with the corpus where they are used
+        int64_t before = 0;
+        for (size_t i = 0; i < all.size(); i += 2) {
+          if (all[i] < before || all[i] >= documents || all[i + 1] < 0) return false;
+          before = all[i];
+        }
+        return true;
+      },
+      index.sample_begin);
+  return places && std::visit(
+                       [&](const auto& all) {
+                         const auto [low, high] = std::ranges::minmax(all);
+                         return !std::cmp_less(low, 0) && std::cmp_less(high, index.num_samples);
+                       },
+                       index.shuffle);
+}
+
+/// Throws DataError if it is damaged, or of another corpus.
+GptIndex read(MappedReader in, const MadeFrom& from) {
   const std::string& where = in.where();
   const auto magic = in.take(kMagic.size(), "the magic");
   const auto length = in.number<uint64_t>("the length of the description");
   if (!std::ranges::equal(magic, std::as_bytes(std::span(kMagic))) || length > kMostDescription ||
       padding(kHeaderBytes + length) != 0)
     raise<DataError>("{} is not an index cache", where);
-  const auto text = in.take(length, "the description");
-  const Json description =
-      parse_json(std::string_view(reinterpret_cast<const char*>(text.data()), text.size()), where);
-  if (!description.contains("made_from") || !description.contains("counts"))
-    raise<DataError>("{}: its description is not valid", where);
-  if (dump_json(description["made_from"]) != made_from) return std::nullopt;
-  const Json& counts = description["counts"];
-  const auto number = [&](const char* key) { return json_get<int64_t>(counts, key, where); };
-  const auto flag = [&](const char* key) { return json_get<bool>(counts, key, where); };
-  GptIndex index;
-  index.sequence_length = number("sequence_length");
-  index.tokens_per_epoch = number("tokens_per_epoch");
-  index.num_epochs = number("num_epochs");
-  index.num_samples = number("num_samples");
-  index.samples_per_epoch = number("samples_per_epoch");
-  index.separate_last_epoch = flag("separate_last_epoch");
-  const int64_t documents = number("documents");
-  if (documents < 0 || index.num_samples < 0 ||
-      index.num_samples > std::numeric_limits<int64_t>::max() / 2 - 1)
-    raise<DataError>("{}: its description is not valid", where);
-  const auto places = 2 * (static_cast<uint64_t>(index.num_samples) + 1);
+  const auto bytes = in.take(length, "the description");
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  text.remove_suffix(text.size() - (text.find_last_not_of(' ') + 1));
+  if (text != from.text) raise<DataError>("{} was made from something else", where);
+  GptIndex index = from.counted;
   const auto samples = static_cast<uint64_t>(index.num_samples);
-  index.documents = in.array<int32_t>(static_cast<uint64_t>(documents));
-  if (flag("wide_places"))
-    index.sample_begin = in.array<int64_t>(places);
+  index.documents = in.array<int32_t>(static_cast<uint64_t>(from.lengths.count * index.num_epochs));
+  if (has_wide_places(index, from.lengths.count))
+    index.sample_begin = in.array<int64_t>(2 * (samples + 1));
   else
-    index.sample_begin = in.array<int32_t>(places);
-  if (flag("wide_shuffle"))
+    index.sample_begin = in.array<int32_t>(2 * (samples + 1));
+  if (has_wide_shuffle(index))
     index.shuffle = in.array<int64_t>(samples);
   else
     index.shuffle = in.array<uint32_t>(samples);
   const uint32_t crc = in.crc();
   if (in.number<uint32_t>("the checksum") != crc)
     raise<DataError>("{}: its checksum does not match", where);
+  if (!leads_nowhere_else(index, from.lengths))
+    raise<DataError>("{}: it names sequences or samples that do not exist", where);
   return index;
 }
 
 /// The file's arrays if they are there and good.
-std::optional<GptIndex> find(const fs::path& path, const std::string& made_from, bool tells) {
+std::optional<GptIndex> find(const fs::path& path, const MadeFrom& from, bool tells) {
   if (std::error_code error; !fs::exists(path, error)) return std::nullopt;
   try {
-    return read(MappedReader(path), made_from);
+    return read(MappedReader(path), from);
   } catch (const DataError& damage) {
     if (tells)
       log::warning("the index cache is corrupted and is computed again: {}", damage.what());
@@ -230,28 +239,26 @@ void remove_unfinished(const fs::path& folder) {
       fs::remove(it->path(), error);
 }
 
-GptIndex cached(const fs::path& folder, const std::string& made_from,
-                const SequenceLengths& lengths, const GptIndexOptions& options) {
-  const fs::path path = folder / file_name(made_from);
-  if (std::optional<GptIndex> index = find(path, made_from, false)) return std::move(*index);
+GptIndex cached(const fs::path& folder, const MadeFrom& from) {
+  const fs::path path = folder / file_name(from);
+  if (std::optional<GptIndex> index = find(path, from, false)) return std::move(*index);
   std::error_code error;
   fs::create_directories(folder, error);
   std::optional<FolderLock> lock;
   // Where nothing can be written nobody waits for a file.
   if (::access(folder.c_str(), W_OK) == 0) lock.emplace(folder);
   // Another one may have made it meanwhile.
-  if (std::optional<GptIndex> index = find(path, made_from, true)) return std::move(*index);
+  if (std::optional<GptIndex> index = find(path, from, true)) return std::move(*index);
   if (lock && lock->held()) remove_unfinished(folder);
-  GptIndex index = build(lengths, options);
+  GptIndex index = build(from);
   try {
     AtomicFile file(path);
-    write(made_from, index, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+    write(from, index, [&](std::span<const std::byte> bytes) { file.write(bytes); });
     file.commit();
-    if (std::optional<GptIndex> mapped = read(MappedReader(path), made_from)) {
-      log::info("computed the sample order of {} and saved it in {} ({})", options.name,
-                path.string(), format_bytes(static_cast<double>(index.array_bytes())));
-      return std::move(*mapped);
-    }
+    GptIndex mapped = read(MappedReader(path), from);
+    log::info("computed the sample order of {} and saved it in {} ({})", from.options.name,
+              path.string(), format_bytes(static_cast<double>(index.array_bytes())));
+    return mapped;
   } catch (const Error& failure) {
     log::shared_warning("dataset.data_cache_path={} cannot be written, so each process keeps the "
                         "sample order in its own memory: {}\n  try: another "
@@ -262,72 +269,63 @@ GptIndex cached(const fs::path& folder, const std::string& made_from,
 }
 
 /// Of the entry that the first process has added.
-GptIndex stored(MachineStore& store, const std::string& made_from, const SequenceLengths& lengths,
-                const GptIndexOptions& options) {
-  const std::string key = file_name(made_from).string();
+GptIndex stored(MachineStore& store, const MadeFrom& from) {
+  const std::string key = file_name(from).string();
   std::optional<MachineStore::Lock> lock(std::in_place, store);
   const MachineStore::Entry found = store.find(key);
   const bool is_there = found.owner != nullptr;
   if (is_there || store.closed()) lock.reset(); // nobody waits for what is not to be added
-  if (is_there)
-    if (std::optional<GptIndex> index = read(MappedReader(found), made_from))
-      return std::move(*index);
-  if (!lock) return build(lengths, options);
-  const std::vector<int32_t> all = read_all(lengths);
-  const int64_t arrays =
-      planned_array_bytes(count_gpt_index(all, lengths.first_sequence, options), lengths.count);
+  if (is_there) return read(MappedReader(found), from);
+  if (!lock) return build(from);
+  const int64_t arrays = planned_array_bytes(from.counted, from.lengths.count);
   std::optional<GptIndex> index;
   const auto build_once = [&] {
-    if (!index) index = build_gpt_index(all, lengths.first_sequence, options);
+    if (!index) index = build(from);
   };
   try {
     // Built where there is room for it; without, the others do not wait.
     const MachineStore::Entry entry = store.add(
         key, static_cast<size_t>(arrays) + kMostBesideArrays, [&](const MachineStore::Put& put) {
           build_once();
-          write(made_from, *index, put);
+          write(from, *index, put);
         });
     lock.reset();
-    if (std::optional<GptIndex> mapped = read(MappedReader(entry), made_from))
-      return std::move(*mapped);
+    return read(MappedReader(entry), from);
   } catch (const Error& failure) {
     store.close();
     lock.reset();
     log::warning("the sample order of {} takes {} of memory in every process, because one copy for "
                  "this machine has no room: {}\n  try: dataset.data_cache_path=FOLDER on a larger "
                  "disk",
-                 options.name, format_bytes(static_cast<double>(arrays)), failure.what());
+                 from.options.name, format_bytes(static_cast<double>(arrays)), failure.what());
   }
   build_once();
   return std::move(*index);
 }
 
-GptIndex found_or_built(const fs::path& folder, const std::string& made_from,
-                        const SequenceLengths& lengths, const GptIndexOptions& options) {
-  std::optional<GptIndex> index = find(folder / file_name(made_from), made_from, false);
-  return index ? std::move(*index) : build(lengths, options);
+GptIndex found_or_built(const fs::path& folder, const MadeFrom& from) {
+  std::optional<GptIndex> index = find(folder / file_name(from), from, false);
+  return index ? std::move(*index) : build(from);
 }
 
 } // namespace
 
 GptIndex cached_gpt_index(const fs::path& folder, const SequenceLengths& lengths,
                           const GptIndexOptions& options) {
-  return cached(folder, describe(lengths, options), lengths, options);
+  return cached(folder, made_from(lengths, options));
 }
 
 std::shared_ptr<const GptIndex> shared_gpt_index(const fs::path& folder,
                                                  const SequenceLengths& lengths,
                                                  const GptIndexOptions& options, bool read_only,
                                                  MachineStore* store) {
-  const std::string made_from = describe(lengths, options);
+  const MadeFrom from = made_from(lengths, options);
   static SharedObjects<GptIndex> indexes;
   const auto make = [&] {
-    if (!folder.empty())
-      return read_only ? found_or_built(folder, made_from, lengths, options)
-                       : cached(folder, made_from, lengths, options);
-    return store != nullptr ? stored(*store, made_from, lengths, options) : build(lengths, options);
+    if (!folder.empty()) return read_only ? found_or_built(folder, from) : cached(folder, from);
+    return store != nullptr ? stored(*store, from) : build(from);
   };
-  return indexes.get(folder.string() + "\n" + made_from,
+  return indexes.get(folder.string() + "\n" + from.text,
                      [&] { return std::make_shared<const GptIndex>(make()); });
 }
 

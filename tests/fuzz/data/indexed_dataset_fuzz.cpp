@@ -1,37 +1,15 @@
 // A pair of .idx and .bin that opens is read whole without harm, and written again is the same.
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include "pentatron/base/error.h"
 #include "pentatron/data/indexed/indexed_dataset.h"
+#include "tests/support/files.h"
 
 namespace {
-
-/// A folder in memory where there is one.
-const std::string& folder() {
-  static const std::string path = [] {
-    const char* memory = "/dev/shm";
-    std::string name = (::access(memory, W_OK) == 0 ? memory : "/tmp") +
-                       std::string("/pentatron_fuzz_") + std::to_string(::getpid());
-    std::filesystem::create_directories(name);
-    static const struct Remove {
-      std::string name;
-      ~Remove() {
-        std::error_code ignored;
-        std::filesystem::remove_all(name, ignored);
-      }
-    } remove{name};
-    return name;
-  }();
-  return path;
-}
 
 void write(const std::string& name, const char* bytes, size_t size) {
   std::ofstream(name, std::ios::binary).write(bytes, static_cast<std::streamsize>(size));
@@ -46,7 +24,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* bytes = reinterpret_cast<const char*>(data) + 2;
   size -= 2;
   const size_t index_size = std::min<size_t>(size, data[0] + 256u * data[1]);
-  const std::string prefix = folder() + "/x";
+  static const TemporaryFolder folder(folder_in_memory());
+  const std::string prefix = (folder.path() / "x").string();
   write(prefix + ".idx", bytes, index_size);
   write(prefix + ".bin", bytes + index_size, size - index_size);
   try {
