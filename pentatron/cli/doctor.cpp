@@ -33,10 +33,10 @@ std::vector<trainer::Finding> print_kernels(const trainer::CpuTime& begin) {
              kernels::selection_table(found.selection, measured));
   std::vector<trainer::Finding> findings;
   if (found.unmeasured > 0)
-    findings.push_back({fmt::format("other programs were running, so the fastest kernels for {} "
-                                    "of arguments could not be determined",
-                                    counted(found.unmeasured, "kind")),
-                        "stop other programs, then start doctor again"});
+    findings.push_back({fmt::format("{}, so the fastest kernels for {} of arguments could not be "
+                                    "determined",
+                                    trainer::disturbance().what, counted(found.unmeasured, "kind")),
+                        trainer::disturbance().remedy + ", then start doctor again"});
   if (file.empty()) return findings;
   fmt::print("The choices are stored in {}; remove the file to measure again.\n", file.string());
   if (trainer::find_contention(begin, trainer::read_cpu_time(), at::get_num_threads()))
@@ -69,7 +69,9 @@ int doctor() {
                                      trainer::Precision::kBf16, trainer::Precision::kFp16}) {
     const trainer::Peak peak = trainer::measure_gemm_peak(p);
     fmt::print("peak         {}FLOP/s: {}{}\n", format_si(peak.flops), peak.source,
-               peak.disturbed ? "; other programs were running, so it may be higher" : "");
+               peak.disturbed
+                   ? fmt::format("; {}, so it may be higher", trainer::disturbance().what)
+                   : "");
   }
   fmt::print("bandwidth    {}B/s: triad on {}\n",
              format_si(trainer::measure_bandwidth(at::get_num_threads())),

@@ -104,7 +104,10 @@ int run_ranks(const Ranks& ranks, const trainer::Config& config,
   const bool by_torchrun =
       launch.launcher == comm::Launcher::kTorchrun && !launch.job.empty() && launch.local_size > 1;
   if (const std::string warning = trainer::thread_warning(
-          config.train.num_threads, trainer::own_processors(launch.local_size), by_torchrun);
+          config.train.num_threads,
+          trainer::own_processors(ranks.start == Ranks::Start::kLaunched ? launch.local_size
+                                                                         : ranks.size),
+          by_torchrun);
       !warning.empty() && trainer::on_cpu(config.device) && launch.rank == 0)
     log::warning("{}", warning);
   if (ranks.start == Ranks::Start::kLaunched && ranks.size > 1) {
@@ -117,7 +120,8 @@ int run_ranks(const Ranks& ranks, const trainer::Config& config,
     body({});
   } else {
     comm::run_ranks(ranks.size,
-                    {.threads_per_rank = static_cast<int>(config.train.num_threads),
+                    {.threads_per_rank =
+                         static_cast<int>(trainer::wanted_threads(config.train.num_threads).number),
                      .timeout_s = config.dist.timeout_s,
                      .heartbeat_s = config.dist.heartbeat_s},
                     body);

@@ -16,6 +16,7 @@
 #include "pentatron/checkpoint/sharded/manifest.h"
 #include "pentatron/checkpoint/sharded/spares.h"
 #include "pentatron/comm/gather_text.h"
+#include "pentatron/comm/long_work.h"
 #include "pentatron/kernels/selection/agree.h"
 #include "pentatron/kernels/selection/cache.h"
 #include "pentatron/kernels/selection/report.h"
@@ -81,7 +82,7 @@ kernels::MeasureOptions what_matters(const Config& config) {
 }
 
 Source choose_here(const Config& config, at::Device device,
-                   const std::optional<fs::path>& checkpoint) {
+                   const std::optional<fs::path>& checkpoint, const comm::Group& world) {
   const StoredKernels stored = checkpoint ? stored_kernels(*checkpoint) : StoredKernels();
   if (!stored.problem.empty()) log::warning("{}: {}", kNotExact, stored.problem);
   if (!device.is_cpu()) return {};
@@ -94,12 +95,15 @@ Source choose_here(const Config& config, at::Device device,
               .resumed = true};
     if (const std::string text = kernels::describe_departures(selection, what_matters(config));
         !text.empty())
-      log::warning("{}: kernels=order, but {} was saved with kernels=auto, which chose {}",
+      log::warning("{}: kernels=order, but {} was saved with kernels=auto, which chose {}\n"
+                   "  try: kernels=auto",
                    kNotExact, checkpoint->string(), text);
   }
   if (order) return {.selection = {}, .origin = "the first that all ranks can run"};
-  const kernels::FoundSelection found =
-      kernels::find_selection(kernel_cache_file(), what_matters(config));
+  const comm::LongWork work(world, "the measurement of kernels");
+  kernels::MeasureOptions options = what_matters(config);
+  options.progress = [&] { work.progress(); };
+  const kernels::FoundSelection found = kernels::find_selection(kernel_cache_file(), options);
   return {.selection = found.selection,
           .origin = found.measured.empty() ? "measured on this machine before"
                                            : fmt::format("measured in {:.2f} s", found.seconds),
@@ -179,7 +183,7 @@ std::string choose_kernels(const Config& config, at::Device device,
                            const std::optional<fs::path>& checkpoint, const comm::Group& world) {
   const bool first = world.rank() == 0;
   const kernels::MeasureOptions options = what_matters(config);
-  const Source source = first ? choose_here(config, device, checkpoint) : Source();
+  const Source source = first ? choose_here(config, device, checkpoint, world) : Source();
   const Selection wanted = selection_of_first(source.selection, world);
   const std::vector<kernels::RunnableEntries> ranks = entries_of_ranks(world);
   const kernels::Agreement agreed = agree(wanted, ranks);
@@ -187,11 +191,13 @@ std::string choose_kernels(const Config& config, at::Device device,
   const Selection selection =
       device.is_cpu() ? with_list_order(agreed.selection, ranks, options) : agreed.selection;
   use(selection, config);
-  if (source.unmeasured > 0)
+  if (source.unmeasured > 0) {
+    const auto [what, remedy] = disturbance();
     log::warning(
-        "other programs were running while kernels were measured: {} of arguments use the "
-        "first suitable one\n  try: stop other programs; the next start measures them again",
-        counted(source.unmeasured, "kind"));
+        "{} while kernels were measured: the first suitable one is used for {} of "
+        "arguments\n  try: {}; a new run measures them, one that resumes keeps its kernels",
+        what, counted(source.unmeasured, "kind"), remedy);
+  }
   if (first) {
     if (const std::string text = describe_replaced(agreed.replaced, options); !text.empty())
       log::warning("{}", source.resumed ? fmt::format("{}: {}", kNotExact, text) : text);
@@ -202,7 +208,8 @@ std::string choose_kernels(const Config& config, at::Device device,
 }
 
 void choose_kernels_quietly(const Config& config, at::Device device, const comm::Group& world) {
-  const Source source = world.rank() == 0 ? choose_here(config, device, std::nullopt) : Source();
+  const Source source =
+      world.rank() == 0 ? choose_here(config, device, std::nullopt, world) : Source();
   const Selection wanted = selection_of_first(source.selection, world);
   use(agree(wanted, entries_of_ranks(world)).selection, config);
 }

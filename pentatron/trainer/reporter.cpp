@@ -30,6 +30,7 @@
 #include "pentatron/trainer/run_files.h"
 #include "pentatron/trainer/run_identity.h"
 #include "pentatron/trainer/run_summary.h"
+#include "pentatron/trainer/runtime.h"
 
 namespace pentatron::trainer {
 
@@ -316,9 +317,10 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
   if (options.peak) {
     log::info("MFU is measured against {:.3f} TFLOP/s: {}", options.peak->flops / 1e12,
               options.peak->source);
-    if (options.peak->disturbed)
-      log::warning("other programs were running while the peak was measured: MFU may be too high\n"
-                   "  try: stop other programs, or set logger.peak_tflops");
+    if (const auto [what, remedy] = disturbance(); options.peak->disturbed)
+      log::warning("{} while the peak was measured: MFU may be too high\n  try: {}, or set "
+                   "logger.peak_tflops",
+                   what, remedy);
   } else {
     log::info(
         "MFU is not shown, because the peak performance of this device is unknown\n  try: set "

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -107,12 +106,16 @@ at::Device rank_device(DeviceKind kind, const comm::Group& world) {
 namespace {
 
 /// The first number of OMP_NUM_THREADS ("4" or "4,2"), as OpenMP reads it; 0 if it has none.
+constexpr const char* kThreadsVariable = "OMP_NUM_THREADS";
+
+/// None if the variable is not set or no number of threads.
 int64_t threads_of_environment() {
-  const char* const value = std::getenv("OMP_NUM_THREADS");
+  const char* const value = std::getenv(kThreadsVariable);
   if (value == nullptr) return 0;
   char* end = nullptr;
   const long number = std::strtol(value, &end, 10);
-  return end != value && (*end == '\0' || *end == ',') && number > 0 && number <= 4096 ? number : 0;
+  const bool good = end != value && (*end == '\0' || *end == ',');
+  return good && number > 0 && number <= std::numeric_limits<int32_t>::max() ? number : 0;
 }
 
 } // namespace
@@ -120,25 +123,31 @@ int64_t threads_of_environment() {
 OwnProcessors own_processors(int local_processes) {
   cpu_set_t usable;
   CPU_ZERO(&usable);
-  int64_t count = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
-  const bool bound = count < ::sysconf(_SC_NPROCESSORS_ONLN);
-  if (const std::optional<double> quota = read_machine().cpu_quota)
-    count = std::min(count, std::max<int64_t>(1, std::llround(*quota)));
+  const int64_t allowed =
+      sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
+  const bool bound = allowed < ::sysconf(_SC_NPROCESSORS_ONLN);
+  const int64_t count = processors_for_compute(allowed, read_machine().cpu_quota);
   return {.all = count, .share = bound ? count : std::max<int64_t>(1, count / local_processes)};
+}
+
+WantedThreads wanted_threads(int64_t num_threads) {
+  if (num_threads > 0) return {.number = num_threads, .key = "train.num_threads"};
+  return {.number = threads_of_environment(), .key = kThreadsVariable};
 }
 
 void check_threads(int64_t num_threads) {
   constexpr int64_t kFew = 16; // which no machine minds
   const int64_t cores = std::max<int64_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN));
-  if (num_threads <= std::max(kFew, 4 * cores)) return;
-  raise<ConfigError>("train.num_threads={} is more than 4 threads for each of the {} of this "
-                     "machine\n  try: train.num_threads={}",
-                     num_threads, counted(cores, "core"), cores);
+  const auto [number, key] = wanted_threads(num_threads);
+  if (number <= std::max(kFew, 4 * cores)) return;
+  raise<ConfigError>("{}={} is more than 4 threads for each of the {} of this machine\n"
+                     "  try: {}={}",
+                     key, number, counted(cores, "core"), key, cores);
 }
 
 void set_compute_threads(int64_t num_threads, int local_processes) {
   check_threads(num_threads);
-  if (num_threads == 0) num_threads = threads_of_environment();
+  num_threads = wanted_threads(num_threads).number;
   if (num_threads == 0) num_threads = own_processors(local_processes).share;
   comm::make_first_vector_calls();
   at::set_num_threads(static_cast<int>(num_threads));
@@ -146,15 +155,30 @@ void set_compute_threads(int64_t num_threads, int local_processes) {
 
 std::string thread_warning(int64_t num_threads, const OwnProcessors& own, bool by_torchrun) {
   const auto [all, share] = own;
-  if (num_threads > all)
-    return fmt::format("train.num_threads={} is more than the {} that this process may use\n  try: "
-                       "train.num_threads={}",
-                       num_threads, counted(all, "processor"), share);
-  if (num_threads == 0 && by_torchrun && threads_of_environment() == 1 && share > 1)
+  const auto [number, key] = wanted_threads(num_threads);
+  if (number > share)
+    return fmt::format("{}={} is more than the {} {}\n  try: {}={}", key, number,
+                       counted(number > all ? all : share, "processor"),
+                       number > all ? "that this process may use" : "for each rank of this machine",
+                       key, share);
+  const char* const variable = std::getenv(kThreadsVariable);
+  if (number == 0 && variable != nullptr && *variable != '\0')
+    return fmt::format("{}={} is no number of threads, so each rank takes {}\n  try: {}={}", key,
+                       variable, share, key, share);
+  if (num_threads == 0 && by_torchrun && number == 1 && share > 1)
     return fmt::format("each rank computes with 1 thread, because torchrun sets OMP_NUM_THREADS=1 "
                        "unless it is set, but there are {} for each\n  try: OMP_NUM_THREADS={}",
                        counted(share, "processor"), share);
   return {};
+}
+
+Finding disturbance() {
+  const int64_t threads = at::get_num_threads(), processors = own_processors(1).all;
+  if (threads > processors)
+    return {.what = fmt::format("{} compute threads shared {}", threads,
+                                counted(processors, "processor")),
+            .remedy = fmt::format("train.num_threads={}", processors)};
+  return {.what = "other programs were running", .remedy = "stop other programs"};
 }
 
 namespace {
@@ -167,8 +191,8 @@ struct Contender {
   double seconds = std::numeric_limits<double>::infinity();
   int clean_runs = 0;
 
-  void time() {
-    const TimedRun timed = time_run(run);
+  void time(RunTimer& timer) {
+    const TimedRun timed = timer(run);
     if (!timed.disturbed) ++clean_runs;
     seconds = std::min(seconds, timed.seconds);
   }
@@ -213,13 +237,14 @@ Peak measure_gemm_peak(Precision precision) {
   constexpr double kSeconds = 0.15, kPatience_s = 1.5; // of the best one, besides two runs of each
   constexpr int kCleanRuns = 3;
   const nn::NoAutograd guard;
+  RunTimer timer;
   std::vector<Contender> all;
   for (const auto& [m, n, k] :
        {std::array<int64_t, 3>{1536, 1536, 1536}, std::array<int64_t, 3>{512, 3072, 768},
         std::array<int64_t, 3>{1024, 768, 3072}}) {
     for (Contender& one : contenders(m, n, k, scalar_type(precision))) {
-      one.time(); // fills buffers and caches
-      if (all.empty() || one.rate() > 0.2 * all.front().rate()) one.time();
+      one.time(timer); // fills buffers and caches
+      if (all.empty() || one.rate() > 0.2 * all.front().rate()) one.time(timer);
       all.push_back(std::move(one));
     }
   }
@@ -229,7 +254,7 @@ Peak measure_gemm_peak(Precision precision) {
   const double begin = monotonic_s();
   const auto passed_s = [&] { return monotonic_s() - begin; };
   while (passed_s() < kSeconds || (best.clean_runs < kCleanRuns && passed_s() < kPatience_s))
-    best.time();
+    best.time(timer);
   return {.flops = best.rate(),
           .source = fmt::format("best of {} {} matrix products here ({}, {})", all.size(),
                                 config::to_string(precision), best.name,

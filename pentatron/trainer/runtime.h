@@ -2,12 +2,15 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include <ATen/core/Tensor.h>
 
 #include "pentatron/comm/group.h"
 #include "pentatron/comm/launch.h"
 #include "pentatron/trainer/config.h"
+#include "pentatron/trainer/metrics/hardware.h"
 #include "pentatron/trainer/metrics/peak.h"
 
 namespace pentatron::trainer {
@@ -30,7 +33,14 @@ std::optional<int> choose_gpu(const Config& config, const comm::Launch& launch);
 /// The device of a rank of `world`.
 at::Device rank_device(DeviceKind kind, const comm::Group& world);
 
-/// Throws ConfigError for far more threads than this machine has cores.
+/// Threads that the user has set for each rank, and where: train.num_threads or OMP_NUM_THREADS.
+struct WantedThreads {
+  int64_t number = 0; ///< 0: not set
+  std::string_view key = {};
+};
+WantedThreads wanted_threads(int64_t num_threads);
+
+/// Throws ConfigError if wanted_threads() are far more than this machine has cores.
 void check_threads(int64_t num_threads);
 
 /// Compute threads of this process, as check_threads() takes them; 0: OMP_NUM_THREADS if it is set,
@@ -45,10 +55,13 @@ struct OwnProcessors {
 };
 OwnProcessors own_processors(int local_processes);
 
-/// A warning about this number of threads (train.num_threads) on CPUs, with what to do; empty:
-/// none. `by_torchrun`: which sets OMP_NUM_THREADS=1 for several processes, unless the user has set
-/// it.
+/// A warning about wanted_threads() on CPUs, with what to do; empty: none. `by_torchrun`: which
+/// sets OMP_NUM_THREADS=1 for several processes, unless the user has set it.
 std::string thread_warning(int64_t num_threads, const OwnProcessors& own, bool by_torchrun);
+
+/// Why times that were measured with all compute threads are uncertain: "other programs were
+/// running".
+Finding disturbance();
 
 /// The peak that MFU is measured against: as configured, known for the GPU, or measured on the CPU
 /// (about half a second).

@@ -224,7 +224,7 @@ TEST(ChooseFastest, NeedsALargeWinToGiveUpEqualResultsInABatch) {
 
 /// A clock that other programs cannot disturb.
 TimedRun undisturbed(const std::function<void()>& run) {
-  TimedRun timed = time_run(run);
+  TimedRun timed = RunTimer()(run);
   timed.disturbed = false;
   return timed;
 }
@@ -320,6 +320,43 @@ TEST(Measure, ADisturbedRunDecidesNothing) {
   EXPECT_FALSE(one(9, 1, busy).disturbed) << "its processor time alone shows that it is slower";
 }
 
+/// Beside other programs a run may be late though nothing was seen to disturb it: here the first
+/// four of the first entry. It has more processor time than it needs, so that shows nothing.
+TEST(Measure, FewRunsBesideOtherProgramsDecideNothing) {
+  const std::optional<OpClass> c = class_of_two();
+  if (!c) GTEST_SKIP() << "no operator has two entries on this processor";
+  const auto measured = [&](double patience_s) {
+    MeasureOptions options = quick();
+    options.patience_per_class_s = patience_s;
+    options.types = {element_type(*c)};
+    options.left_out = {};
+    options.time = [turn = 0](const std::function<void()>& run) mutable {
+      run();
+      const int round = turn / 2;
+      const bool first = turn++ % 2 == 0;
+      return TimedRun{.seconds = !first      ? 2.0
+                                 : round < 5 ? 9.0
+                                             : 1.0,
+                      .busy_s = 0.5,
+                      .disturbed = first && round == 0};
+    };
+    return measure({*c}, options).at(0);
+  };
+  EXPECT_TRUE(measured(kNoTime).disturbed);
+  const Measurement patient = measured(1e9);
+  EXPECT_FALSE(patient.disturbed);
+  EXPECT_EQ(patient.chosen, 0u) << "its fifth undisturbed run was the fastest of all";
+}
+
+TEST(Measure, TellsOfItsProgress) {
+  MeasureOptions options = quick();
+  size_t told = 0;
+  options.progress = [&] { ++told; };
+  const size_t measured = measure(all_op_classes(), options).size();
+  EXPECT_GE(told, measured);
+  EXPECT_GT(told, 0u);
+}
+
 TEST(CompleteSelection, LeavesADisturbedClassOpenForTheNextStart) {
   const std::optional<OpClass> c = class_of_two();
   if (!c) GTEST_SKIP() << "no operator has two entries on this processor";
@@ -406,6 +443,24 @@ TEST(SelectionTable, ShowsRatesAndWhatElseCouldRun) {
   EXPECT_THAT(table, ::testing::ContainsRegex(
                          "\ngemm float32 nt +mkl +200 - 250 GFLOP/s +avx512 0.2 - 0.5x\n"));
   EXPECT_THAT(table, ::testing::ContainsRegex("\ngemm float32 tn +avx512 +100 GFLOP/s"));
+}
+
+TEST(SelectionTable, NamesAnEntryThatNoMeasurementChooses) {
+  const std::vector<Measurement> times = {
+      measured("gemm float32 tn n<=512", {{.entry = "avx512", .seconds = 0.01}})};
+  const Selection selection(Selection::Choices{{"gemm float32 tn n<=512", "reference"}});
+  EXPECT_THAT(selection_table(selection, times),
+              ::testing::ContainsRegex("\ngemm float32 tn +reference +not measured"));
+  EXPECT_THAT(slow_choices(selection, times),
+              ElementsAre("gemm float32 tn n<=512 uses reference, which no measurement chooses"));
+}
+
+TEST(SelectionTable, MarksWhatOtherProgramsDisturbed) {
+  std::vector<Measurement> times = {
+      measured("gemm float32 tn n<=512", {{.entry = "avx512", .seconds = 0.01}})};
+  EXPECT_THAT(selection_table({}, times), ::testing::Not(HasSubstr("disturbed")));
+  times[0].disturbed = true;
+  EXPECT_THAT(selection_table({}, times), HasSubstr("disturbed by other programs"));
 }
 
 /// The entry that list order takes.

@@ -346,7 +346,10 @@ TEST(Runtime, ThreadsOfTheEnvironmentCount) {
 
 TEST(Runtime, TellsThreadsThatSuitNoMachine) {
   const OwnProcessors quarter{.all = 8, .share = 2}, one{.all = 8, .share = 1};
-  EXPECT_EQ(thread_warning(8, quarter, true), "");
+  EXPECT_EQ(thread_warning(2, quarter, true), "");
+  EXPECT_EQ(thread_warning(8, quarter, false),
+            "train.num_threads=8 is more than the 2 processors for each rank of this machine\n"
+            "  try: train.num_threads=2");
   EXPECT_EQ(thread_warning(9, quarter, false),
             "train.num_threads=9 is more than the 8 processors that this process may use\n  try: "
             "train.num_threads=2");
@@ -358,6 +361,17 @@ TEST(Runtime, TellsThreadsThatSuitNoMachine) {
   EXPECT_THAT(thread_warning(0, quarter, true), testing::EndsWith("try: OMP_NUM_THREADS=2"));
   setenv("OMP_NUM_THREADS", "2", 1);
   EXPECT_EQ(thread_warning(0, quarter, true), "");
+  EXPECT_EQ(thread_warning(0, one, false),
+            "OMP_NUM_THREADS=2 is more than the 1 processor for each rank of this machine\n"
+            "  try: OMP_NUM_THREADS=1");
+  setenv("OMP_NUM_THREADS", "many", 1);
+  EXPECT_EQ(thread_warning(0, quarter, false),
+            "OMP_NUM_THREADS=many is no number of threads, so each rank takes 2\n"
+            "  try: OMP_NUM_THREADS=2");
+  EXPECT_EQ(thread_warning(1, quarter, false), "");
+  setenv("OMP_NUM_THREADS", "100000", 1);
+  EXPECT_THAT(test::error_of([] { check_threads(0); }),
+              testing::HasSubstr("OMP_NUM_THREADS=100000 is more than 4 threads for each"));
   kept ? setenv("OMP_NUM_THREADS", kept->c_str(), 1) : unsetenv("OMP_NUM_THREADS");
 }
 

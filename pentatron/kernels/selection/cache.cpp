@@ -55,9 +55,11 @@ fs::path cache_folder() {
   return home.empty() ? home : home / ".cache";
 }
 
+/// Empty if the file is missing or damaged.
 Selection read(const fs::path& file) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return {};
   std::ifstream in(file, std::ios::binary);
-  if (!in) return {};
   std::ostringstream text;
   text << in.rdbuf();
   try {

@@ -39,15 +39,26 @@ struct Timing {
     clean_s = std::min(clean_s, run.seconds);
   }
   /// Not the fastest, without doubt: a run takes at least its processor time on all threads.
-  bool is_far_behind(double fastest_s) const {
-    return std::max(clean_runs > 0 ? clean_s : 0, busy_s / num_threads()) > kFarBehind * fastest_s;
+  /// Beside other programs one that was undisturbed can be late all the same.
+  bool is_far_behind(double fastest_s, bool alone) const {
+    const double least_s = std::max(alone && clean_runs > 0 ? clean_s : 0, busy_s / num_threads());
+    return least_s > kFarBehind * fastest_s;
+  }
+  bool is_known(double fastest_s, bool alone) const {
+    constexpr int kLeast = 2, kLeastBesideOthers = 5;
+    return clean_runs >= (alone ? kLeast : kLeastBesideOthers) || is_far_behind(fastest_s, alone);
   }
 };
 
+double fastest_of(const std::vector<Timing>& timings) {
+  double fastest = kNever;
+  for (const Timing& t : timings) fastest = std::min(fastest, t.clean_s);
+  return fastest;
+}
+
 Measurement measure_class(const Probe& probe, const std::vector<int>& candidates,
                           const MeasureOptions& options) {
-  // Beside other programs a run can also be late because a thread was woken late.
-  constexpr int kLeast = 2, kLeastBesideOthers = 5;
+  constexpr int kLeastRounds = 2;
   const auto entry = [&](size_t i) -> const Probe::Entry& {
     return probe.entries[static_cast<size_t>(candidates[i])];
   };
@@ -55,30 +66,29 @@ Measurement measure_class(const Probe& probe, const std::vector<int>& candidates
   for (size_t i = 0; i < timings.size(); ++i) entry(i).run(); // warms caches and buffers up
   const Clock::time_point begin = Clock::now();
   bool enough = false, alone = true;
-  for (int round = 0; !enough; ++round) {
-    double fastest = kNever;
-    for (const Timing& t : timings) fastest = std::min(fastest, t.clean_s);
-    enough = true;
-    for (size_t i = 0; i < timings.size(); ++i) {
-      if (round >= kLeast && timings[i].is_far_behind(fastest)) continue;
-      const TimedRun run = options.time(entry(i).run);
-      timings[i].add(run);
+  for (int round = 1; !enough; ++round) {
+    const double fastest = fastest_of(timings);
+    for (Timing& timing : timings) {
+      if (round > kLeastRounds && timing.is_far_behind(fastest, alone)) continue;
+      const TimedRun run = options.time(entry(static_cast<size_t>(&timing - timings.data())).run);
+      timing.add(run);
       alone = alone && !run.disturbed;
-      enough = enough && timings[i].clean_runs >= (alone ? kLeast : kLeastBesideOthers);
     }
     const double passed = seconds_since(begin);
-    enough = (enough && passed >= options.seconds_per_class) ||
-             (round >= kLeast && passed >= options.patience_per_class_s);
+    const bool known =
+        std::ranges::all_of(timings, [&, now = fastest_of(timings)](const Timing& t) {
+          return t.is_known(now, alone);
+        });
+    enough = round >= kLeastRounds && ((known && passed >= options.seconds_per_class) ||
+                                       passed >= options.patience_per_class_s);
   }
 
   Measurement m{.op_class = probe.op_class, .times = {}, .work = probe.work, .unit = probe.unit};
-  double fastest = kNever;
-  for (const Timing& t : timings) fastest = std::min(fastest, t.clean_s);
+  const double fastest = fastest_of(timings);
   for (size_t i = 0; i < timings.size(); ++i) {
-    const bool clean = timings[i].clean_runs > 0;
-    m.disturbed = m.disturbed || !(clean || timings[i].is_far_behind(fastest));
+    m.disturbed = m.disturbed || !timings[i].is_known(fastest, alone);
     m.times.push_back({.entry = entry(i).name,
-                       .seconds = clean ? timings[i].clean_s : timings[i].any_s,
+                       .seconds = timings[i].clean_runs > 0 ? timings[i].clean_s : timings[i].any_s,
                        .needed = needed_win(probe, entry(i))});
   }
   m.chosen = choose_fastest(m.times);
@@ -105,11 +115,15 @@ size_t choose_fastest(std::span<const Measurement::Time> times) {
 }
 
 std::vector<Measurement> measure(const std::vector<OpClass>& classes,
-                                 const MeasureOptions& options) {
+                                 const MeasureOptions& wanted) {
+  RunTimer timer;
+  MeasureOptions options = wanted;
+  if (!options.time) options.time = std::ref(timer);
   std::vector<Measurement> measured;
   ProbeMemory memory;
   const Clock::time_point begin = Clock::now();
   for (const OpClass c : classes) {
+    options.progress();
     if (is_left_out(c, options)) continue;
     const std::vector<int> candidates = describe_probe(c).candidates();
     if (candidates.empty() || (candidates.size() == 1 && !options.single_candidates)) continue;

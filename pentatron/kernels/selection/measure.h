@@ -18,10 +18,11 @@ struct MeasureOptions {
   int64_t rows = 256;                                             ///< or tokens, of the examples
   double seconds_per_class = 3e-3; ///< reached by repeating; every entry runs at least twice
   bool single_candidates = false;  ///< also time classes with one candidate, for a report
-  /// While other programs run, a class is repeated up to this long until each entry had two
+  /// While other programs run, a class is repeated up to this long until each entry had five
   /// undisturbed runs, and no further class is begun after so many seconds in all.
   double patience_per_class_s = 0.1, patience_s = 4;
-  std::function<TimedRun(const std::function<void()>&)> time = time_run; ///< another in tests
+  std::function<void()> progress = [] {};                          ///< called before each class
+  std::function<TimedRun(const std::function<void()>&)> time = {}; ///< none: a RunTimer
 };
 
 /// Whether `options` leaves out that class.
@@ -44,8 +45,9 @@ struct Measurement {
   OpClass op_class;
   std::vector<Time> times; ///< of the candidates, in list order
   size_t chosen = 0;       ///< position in `times`
-  bool disturbed = false;  ///< other programs ran, and a candidate had no run without them
-  double work = 0;         ///< of one run, in `unit` seconds
+  /// Other programs ran, and a candidate had too few runs without them.
+  bool disturbed = false;
+  double work = 0; ///< of one run, in `unit` seconds
   std::string_view unit;
 
   /// Whether the choice differs from list order.

@@ -1,7 +1,9 @@
 #include "pentatron/kernels/selection/report.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -24,14 +26,16 @@ struct Row {
   std::string_view unit;
   double least = 0, most = 0;
   std::map<std::string_view, std::pair<double, double>> others; ///< relative speeds
+  bool disturbed = false;
 };
 
-/// The entry that runs: the chosen one if it is among those measured, else the first.
-size_t running(const Selection& selection, const Measurement& m) {
+/// The entry that runs: the chosen one, or without a choice the first. None if it was not measured.
+std::optional<size_t> running(const Selection& selection, const Measurement& m) {
   const std::string entry = selection.find(m.op_class);
+  if (entry.empty()) return 0;
   for (size_t i = 0; i < m.times.size(); ++i)
     if (m.times[i].entry == entry) return i;
-  return 0;
+  return std::nullopt;
 }
 
 std::string range(double least, double most, const char* unit) {
@@ -45,18 +49,21 @@ std::string range(double least, double most, const char* unit) {
 std::vector<Row> make_rows(const Selection& selection, std::span<const Measurement> measured) {
   std::vector<Row> rows;
   for (const Measurement& m : measured) {
-    const size_t at = running(selection, m);
-    const std::string name = group_name(m.op_class), entry(m.times[at].entry);
-    const double rate = m.work / m.times[at].seconds;
+    const std::optional<size_t> at = running(selection, m);
+    const std::string name = group_name(m.op_class);
+    const std::string entry(at ? m.times[*at].entry : selection.find(m.op_class));
+    const double seconds = at ? m.times[*at].seconds : std::numeric_limits<double>::infinity();
+    const double rate = m.work / seconds; // 0: not known
     auto row = std::find_if(rows.begin(), rows.end(),
                             [&](const Row& r) { return r.name == name && r.entry == entry; });
     if (row == rows.end())
       row = rows.insert(rows.end(), {.name = name, .entry = entry, .unit = m.unit, .least = rate});
     row->least = std::min(row->least, rate);
     row->most = std::max(row->most, rate);
+    row->disturbed = row->disturbed || m.disturbed;
     for (const Measurement::Time& t : m.times) {
-      if (t.entry == entry) continue;
-      const double speed = m.times[at].seconds / t.seconds;
+      if (t.entry == entry || !at) continue;
+      const double speed = seconds / t.seconds;
       const auto [other, fresh] = row->others.try_emplace(t.entry, speed, speed);
       other->second = {std::min(other->second.first, speed), std::max(other->second.second, speed)};
     }
@@ -73,10 +80,12 @@ std::string selection_table(const Selection& selection, std::span<const Measurem
     std::vector<std::string> others;
     for (const auto& [entry, speed] : row.others)
       others.push_back(fmt::format("{} {}", entry, range(speed.first, speed.second, "x")));
-    table +=
-        fmt::format("{:<36} {:<12} {:>20}  {}\n", row.name, row.entry,
-                    range(row.least / 1e9, row.most / 1e9, fmt::format(" G{}", row.unit).c_str()),
-                    fmt::join(others, ", "));
+    table += fmt::format("{:<36} {:<12} {:>20}  {}\n", row.name, row.entry,
+                         row.most == 0 ? "not measured"
+                                       : range(row.least / 1e9, row.most / 1e9,
+                                               fmt::format(" G{}", row.unit).c_str()),
+                         fmt::format("{}{}", fmt::join(others, ", "),
+                                     row.disturbed ? " (disturbed by other programs)" : ""));
   }
   return table;
 }
@@ -106,7 +115,13 @@ std::vector<std::string> slow_choices(const Selection& selection,
   constexpr double kWorthTelling = 1.5;
   std::vector<std::string> found;
   for (const Measurement& m : measured) {
-    const Measurement::Time& mine = m.times[running(selection, m)];
+    const std::optional<size_t> at = running(selection, m);
+    if (!at) {
+      found.push_back(fmt::format("{} uses {}, which no measurement chooses",
+                                  class_name(m.op_class), selection.find(m.op_class)));
+      continue;
+    }
+    const Measurement::Time& mine = m.times[*at];
     const Measurement::Time& best =
         *std::min_element(m.times.begin(), m.times.end(),
                           [](const auto& a, const auto& b) { return a.seconds < b.seconds; });

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <fstream>
 #include <sched.h>
 #include <set>
@@ -133,15 +134,8 @@ int64_t count_nodes(const fs::path& root) {
   return nodes;
 }
 
-int64_t processors_for_compute(const Machine& machine) {
-  int64_t count = std::max<int64_t>(machine.usable, 1);
-  if (machine.cpu_quota)
-    count = std::min(count, std::max<int64_t>(1, static_cast<int64_t>(*machine.cpu_quota)));
-  return count;
-}
-
 void check_processors(const Machine& machine, const Setting& setting, std::vector<Finding>& found) {
-  const int64_t usable = processors_for_compute(machine);
+  const int64_t usable = processors_for_compute(machine.usable, machine.cpu_quota);
   const int64_t cores = machine.processors > 0
                             ? std::max<int64_t>(1, usable * machine.cores / machine.processors)
                             : usable;
@@ -254,6 +248,11 @@ Machine read_machine(const fs::path& root) {
   const fs::space_info space = fs::space(root / "dev/shm", error);
   if (!error) machine.shared_memory_bytes = static_cast<int64_t>(space.available);
   return machine;
+}
+
+int64_t processors_for_compute(int64_t usable, std::optional<double> cpu_quota) {
+  const int64_t quota = cpu_quota ? std::llround(*cpu_quota) : usable;
+  return std::max<int64_t>(1, std::min(usable, quota));
 }
 
 std::optional<int64_t> free_memory_bytes(const Machine& machine) {

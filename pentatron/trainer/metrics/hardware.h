@@ -46,6 +46,10 @@ struct Machine {
 /// Reads /proc and /sys below `root`.
 Machine read_machine(const std::filesystem::path& root = "/");
 
+/// Processors that a process can keep busy which may run on `usable` of them: at least 1, and the
+/// quota of its control group to the nearest number.
+int64_t processors_for_compute(int64_t usable, std::optional<double> cpu_quota);
+
 /// Memory that a run may take: what is available, with free swap, inside the limit of the control
 /// group. None if Linux does not tell.
 std::optional<int64_t> free_memory_bytes(const Machine& machine);
