@@ -101,8 +101,8 @@ std::vector<std::string> settings(const Entry& choice, uint32_t values, const st
   return texts;
 }
 
-/// Refuses what was assigned to a field without an effect, unless it is the default, as in saved
-/// configurations of earlier versions. Returns whether there is no such thing.
+/// Refuses what was assigned to a field without an effect, unless it is the default, which asks for
+/// nothing. Returns whether there is no such thing.
 bool check_idle(const Schema& schema, const Entry& entry, const void* object, const void* defaults,
                 std::string_view section, Violations& violations) {
   const std::string path = join(section, entry.name);

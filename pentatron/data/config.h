@@ -223,7 +223,7 @@ struct DatasetConfig {
             .range(1, 1024)
             .on_resume(config::OnResume::kIgnored),
         config::field("eod_mask_loss", &C::eod_mask_loss,
-                      "ignore the loss where the input is the end-of-document token"),
+                      "in training, ignore the loss where the input is the end-of-document token"),
         config::field("reset_position_ids", &C::reset_position_ids,
                       "restart position ids after each end-of-document token"),
         config::field("reset_attention_mask", &C::reset_attention_mask,

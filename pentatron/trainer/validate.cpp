@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "pentatron/base/format.h"
 #include "pentatron/base/log.h"
 #include "pentatron/base/planted_bug.h"
 
@@ -9,10 +10,31 @@ namespace pentatron::trainer {
 
 namespace {
 
+/// `of_set`: " of NAME" of one of several sets.
+void tell_missing_targets(const models::ModelSpec& spec, const Config& config,
+                          const EvaluationSums& sums, int64_t samples, const std::string& of_set) {
+  std::vector<std::string> missing;
+  for (size_t i = 0; i < sums.terms.size(); ++i)
+    if (sums.terms[i].targets == 0 && spec.losses[i].evaluated)
+      missing.push_back(spec.losses[i].name);
+  if (missing.empty()) return;
+  const CheckpointConfig& c = config.checkpoint;
+  log::shared_warning(
+      "the {}{} that the validation reads {} no target{}, so there is no validation loss{}\n  try: "
+      "{}",
+      counted(samples, "sample"), of_set, samples == 1 ? "has" : "have",
+      spec.num_evaluated() > 1 ? fmt::format(" of {}", fmt::join(missing, " and ")) : "",
+      c.keep_best > 0 && c.keep_best_metric != kTrainingLoss
+          ? fmt::format(" and checkpoint.keep_best={} may have nothing to compare", c.keep_best)
+          : "",
+      config.dataset.full_validation ? "other validation samples" : "dataset.full_validation=true");
+}
+
 std::optional<Evaluation> validate_set(Stepper& stepper, const models::ModelSpec& spec,
                                        const Config& config,
                                        const std::shared_ptr<const data::Dataset>& dataset,
-                                       data::LoaderOptions loading) {
+                                       data::LoaderOptions loading,
+                                       const std::string& of_set = {}) {
   loading.global_batch_size_at = {};
   loading.pad_last_batch = true; // validation data may be less than a global batch
   data::Loader batches(dataset, loading);
@@ -26,6 +48,7 @@ std::optional<Evaluation> validate_set(Stepper& stepper, const models::ModelSpec
   }
   EvaluationSums total;
   for (int64_t i = 0; i < steps; ++i) total += stepper.evaluate(batches.next());
+  tell_missing_targets(spec, config, total, steps * loading.global_batch_size, of_set);
   return evaluated(spec, total, config.model.num_labels);
 }
 
@@ -35,22 +58,13 @@ std::optional<Evaluation> validate(Stepper& stepper, const models::ModelSpec& sp
                                    const Config& config, const data::Datasets& datasets,
                                    const data::LoaderOptions& loading, bool main_rank) {
   if (datasets.validation == nullptr) return std::nullopt;
-  if (datasets.validation_sets.empty()) {
-    std::optional<Evaluation> result =
-        validate_set(stepper, spec, config, datasets.validation, loading);
-    if (!result)
-      log::shared_warning("the validation samples have no targets, so there is no validation loss");
-    return result;
-  }
+  if (datasets.validation_sets.empty())
+    return validate_set(stepper, spec, config, datasets.validation, loading);
   std::vector<Evaluation> parts;
   for (const data::NamedDataset& set : datasets.validation_sets) {
     const std::optional<Evaluation> part =
-        validate_set(stepper, spec, config, set.dataset, loading);
-    if (!part) {
-      log::shared_warning(
-          "the validation samples of {} have no targets, so there is no validation loss", set.name);
-      continue;
-    }
+        validate_set(stepper, spec, config, set.dataset, loading, " of " + set.name);
+    if (!part) continue;
     if (main_rank && part->loss) log::info("validation loss of {}: {:.6E}", set.name, *part->loss);
     parts.push_back(*part);
   }

@@ -26,7 +26,7 @@ inline std::string matrix() {
   const char* const text = std::getenv("PENTATRON_MATRIX");
   return text == nullptr ? "" : text;
 }
-/// PENTATRON_MATRIX=full takes every layout, in fp64, fp32 and bf16.
+/// PENTATRON_MATRIX=full takes every layout in fp64, and in fp32 those that do not jump.
 inline bool full_matrix() {
   return matrix() == "full";
 }

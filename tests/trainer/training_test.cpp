@@ -516,6 +516,39 @@ TEST_F(Training, PreparedBatchesAreValidatedOnAFileOfTheirOwn) {
               1e-5);
 }
 
+TEST_F(Training, AValidationWithoutTargetsIsTold) {
+  const at::Tensor tokens = at::randint(257, {2, 4, 9}, at::kLong);
+  checkpoint::write_tensors(scratch / "train.safetensors", {{"tokens", tokens}});
+  const at::Tensor inputs = tokens.slice(2, 0, 8).contiguous();
+  const auto told = [&](const at::Tensor& labels, std::vector<std::string> more) {
+    checkpoint::write_tensors(scratch / "valid.safetensors",
+                              {{"input_ids", inputs}, {"labels", labels}});
+    more.insert(more.begin(),
+                {"dataset.type=batches", "dataset.path=" + (scratch / "train.safetensors"),
+                 "dataset.valid_data_path=" + (scratch / "valid.safetensors"),
+                 "train.train_iters=1", "train.eval_interval=1", "train.eval_iters=1"});
+    testing::internal::CaptureStderr();
+    const test::Trace trace = test::run(config(more));
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(trace.report.validation.has_value(), log.find("no target") == std::string::npos);
+    return log;
+  };
+  at::Tensor labels = tokens.slice(2, 1, 9).clone();
+  EXPECT_THAT(told(labels, {}), testing::Not(HasSubstr("no target")));
+  labels[0].fill_(-100); // of the one batch that is read
+  EXPECT_THAT(told(labels, {}),
+              HasSubstr("the 4 samples that the validation reads have no target, so "
+                        "there is no validation loss\n  try: "
+                        "dataset.full_validation=true"));
+  EXPECT_THAT(told(labels, {"checkpoint.save=" + (scratch / "run"), "checkpoint.keep=1",
+                            "checkpoint.keep_best=1"}),
+              HasSubstr("and checkpoint.keep_best=1 may have nothing to compare"));
+  EXPECT_THAT(told(labels, {"dataset.full_validation=true"}), testing::Not(HasSubstr("no target")));
+  labels.fill_(-100);
+  EXPECT_THAT(told(labels, {"dataset.full_validation=true"}),
+              HasSubstr("the 8 samples that the validation reads have no target"));
+}
+
 TEST_F(Training, BadInputIsOneSentence) {
   at::Tensor tokens = at::zeros({2, 4, 9}, at::kLong);
   const std::string file = scratch / "b.safetensors";

@@ -832,6 +832,7 @@ ELSEWHERE = [
     (r"no token to predict|the prompt is empty", "a tokenizer that begins no text: tests/cli"),
     (r"^data/corpus|--input with JSON Lines", "input without a document: tests/cli/user_data_test.cpp"),
     (r"^generate/generate.*--max-new-tokens|^trainer/run_data.*less than one training sample", "what the command line refuses before; for users of the library"),
+    (r"that the validation reads", "validation data without targets: tests/trainer/training_test.cpp"),
     (r"MFU is not shown", "a device of unknown speed: tests/trainer"),
     (r"other programs were running|while kernels were measured|while the peak was measured", "what else the machine does: tests/kernels/selection_test.cpp"),
     (r"PENTATRON_CPU=", "the environment: tests/cli/program_test.cpp"),
