@@ -314,18 +314,7 @@ Reporter::Reporter(const Config& config, const ReporterOptions& options)
     s.track(options.resumed_iteration, options.resumed_iteration, {});
     s.settle();
   }
-  if (options.peak) {
-    log::info("MFU is measured against {:.3f} TFLOP/s: {}", options.peak->flops / 1e12,
-              options.peak->source);
-    if (const auto [what, remedy] = disturbance(); options.peak->disturbed)
-      log::warning("{} while the peak was measured: MFU may be too high\n  try: {}, or set "
-                   "logger.peak_tflops",
-                   what, remedy);
-  } else {
-    log::info(
-        "MFU is not shown, because the peak performance of this device is unknown\n  try: set "
-        "logger.peak_tflops");
-  }
+  tell_peak(options.peak);
   s.forced_terminal = config.logger.progress == ProgressBar::kOn && !log::is_terminal();
   if (s.forced_terminal) log::set_output(stderr, /*terminal=*/true);
   const bool draw = config.logger.progress == ProgressBar::kOn ||

@@ -19,6 +19,7 @@
 
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
+#include "pentatron/base/log.h"
 #include "pentatron/base/timed_run.h"
 #include "pentatron/comm/gpu_ranks.h"
 #include "pentatron/comm/rank_threads.h"
@@ -274,6 +275,20 @@ std::optional<Peak> find_peak(const Config& config, at::Device device) {
                                 : config.dtype == Precision::kFp32 ? Arithmetic::kFp32
                                                                    : Arithmetic::kBf16;
   return gpu_peak(kernels::gpu_name(device.index()), arithmetic);
+}
+
+void tell_peak(const std::optional<Peak>& peak) {
+  if (!peak) {
+    log::info(
+        "MFU is not shown, because the peak performance of this device is unknown\n  try: set "
+        "logger.peak_tflops");
+    return;
+  }
+  log::info("MFU is measured against {:.3f} TFLOP/s: {}", peak->flops / 1e12, peak->source);
+  if (const auto [what, remedy] = disturbance(); peak->disturbed)
+    log::warning("{} while the peak was measured: MFU may be too high\n  try: {}, or set "
+                 "logger.peak_tflops",
+                 what, remedy);
 }
 
 } // namespace pentatron::trainer

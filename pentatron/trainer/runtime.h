@@ -67,6 +67,9 @@ Finding disturbance();
 /// (about half a second).
 std::optional<Peak> find_peak(const Config& config, at::Device device);
 
+/// Logs what MFU is measured against, or that there is nothing.
+void tell_peak(const std::optional<Peak>& peak);
+
 /// The fastest matrix product y = x w^T of the type: of all fast entries of the GEMM and of
 /// LibTorch, in three shapes. Its source names the winner.
 Peak measure_gemm_peak(Precision precision);
