@@ -832,6 +832,8 @@ ELSEWHERE = [
     (r"no token to predict|the prompt is empty", "a tokenizer that begins no text: tests/cli"),
     (r"^data/corpus|--input with JSON Lines", "input without a document: tests/cli/user_data_test.cpp"),
     (r"^generate/generate.*--max-new-tokens|^trainer/run_data.*less than one training sample", "what the command line refuses before; for users of the library"),
+    (r"kernels=order, but", "a checkpoint with measured kernels: tests/trainer/kernel_choice_test.cpp"),
+    (r"is no number of threads", "the environment: tests/trainer/every_key_test.cpp"),
     (r"that the validation reads", "validation data without targets: tests/trainer/training_test.cpp"),
     (r"MFU is not shown", "a device of unknown speed: tests/trainer"),
     (r"other programs were running|while kernels were measured|while the peak was measured", "what else the machine does: tests/kernels/selection_test.cpp"),
