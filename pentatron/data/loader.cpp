@@ -101,30 +101,18 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
   PT_DCHECK(options.consumed_samples >= 0);
   check_batch_size(options, batch_size_at(options, options.consumed_samples));
   state_->dataset = std::move(dataset);
-  state_->consumed = options.consumed_samples;
+  state_->consumed = state_->produced = options.consumed_samples;
   state_->options = std::move(options);
-  start();
-}
-
-Loader::~Loader() {
-  stop();
-}
-
-void Loader::start() {
-  state_->stop = false;
-  state_->error = nullptr;
-  state_->ready.clear();
-  state_->produced = state_->consumed;
   state_->thread = std::thread(&Loader::produce, std::ref(*state_));
 }
 
-void Loader::stop() {
+Loader::~Loader() {
   {
     const std::lock_guard lock(state_->mutex);
     state_->stop = true;
   }
   state_->changed.notify_all();
-  if (state_->thread.joinable()) state_->thread.join();
+  state_->thread.join();
 }
 
 void Loader::produce(State& state) {
@@ -169,12 +157,6 @@ StepData Loader::next() {
 
 int64_t Loader::consumed_samples() const {
   return state_->consumed;
-}
-
-void Loader::seek(int64_t consumed_samples) {
-  stop();
-  state_->consumed = consumed_samples;
-  start();
 }
 
 double Loader::wait_share() {

@@ -70,8 +70,6 @@ class Loader {
   /// Samples of the steps handed out so far, counted from the first of the run: what a checkpoint
   /// keeps.
   int64_t consumed_samples() const;
-  /// Goes on from there, as if the steps before had been taken.
-  void seek(int64_t consumed_samples);
 
   /// The share of time, since the last call of this (or construction), that next() waited
   /// for data; in [0, 1].
@@ -80,8 +78,6 @@ class Loader {
  private:
   struct State;
   static void produce(State& state);
-  void start();
-  void stop();
 
   std::unique_ptr<State> state_;
 };

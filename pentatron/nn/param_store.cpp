@@ -90,8 +90,4 @@ std::vector<Shard> ResidentStore::shards() const {
   return shards;
 }
 
-void ResidentStore::zero_grad() {
-  gradients_.zero_();
-}
-
 } // namespace pentatron::nn

@@ -75,7 +75,6 @@ class ResidentStore final : public ParamStore {
   const std::vector<Range>& ranges() const { return ranges_; }
   /// One for each family.
   std::vector<Shard> shards() const;
-  void zero_grad();
 
  private:
   at::Tensor values_, gradients_;

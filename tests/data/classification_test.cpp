@@ -170,8 +170,11 @@ TEST_F(Classification, EveryEpochHasEverySampleOnceInAnotherOrder) {
   EXPECT_EQ(samples(one), samples(two));
   EXPECT_NE(one.ints("input_ids"), two.ints("input_ids"));
   EXPECT_EQ(batch_of(*open_datasets(c, context()).train, 40).ints("labels"), one.ints("labels"));
-  Loader right(train, {.global_batch_size = 8, .micro_batch_size = 4, .rank = 1, .size = 2});
-  right.seek(16);
+  Loader right(train, {.global_batch_size = 8,
+                       .micro_batch_size = 4,
+                       .rank = 1,
+                       .size = 2,
+                       .consumed_samples = 16});
   EXPECT_EQ(right.next().microbatches[0].ints("input_ids"),
             batch_of(*train, 4, 20).ints("input_ids"));
   c.seed = 7;

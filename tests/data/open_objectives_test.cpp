@@ -310,10 +310,11 @@ TEST_F(OpenObjectives, RanksAndResumedRunsSeeTheSameSamples) {
     stream = type == DatasetType::kT5 ? "encoder" : "tokens";
     const auto train = open_datasets(config(type), context()).train;
     Loader whole(train, {.global_batch_size = 4, .micro_batch_size = 4});
-    Loader left(train, {.global_batch_size = 4, .micro_batch_size = 2, .rank = 0, .size = 2});
-    Loader right(train, {.global_batch_size = 4, .micro_batch_size = 2, .rank = 1, .size = 2});
-    left.seek(8);
-    right.seek(8);
+    LoaderOptions options{
+        .global_batch_size = 4, .micro_batch_size = 2, .size = 2, .consumed_samples = 8};
+    Loader left(train, options);
+    options.rank = 1;
+    Loader right(train, options);
     whole.next();
     whole.next();
     const StepData all = whole.next(), a = left.next(), b = right.next();

@@ -225,7 +225,7 @@ Trained oracle(Options options) {
   optim::Optimizer optimizer({}, store.shards());
   Trained result;
   for (int64_t step = 0; step < options.steps; ++step) {
-    store.zero_grad();
+    store.gradients().zero_();
     test::Pass pass(kSamples * kTokens);
     nn::Tape tape;
     pass.batch.fields["input_ids"] = ids_of(step, 0, kSamples, 1);
