@@ -39,6 +39,7 @@ void measure(StreamShape& shape, int64_t batch_size) {
       end = std::max(begin, std::min(end, row * s + real.end));
     }
     shape.squared_lengths += (end - begin) * (end - begin);
+    shape.lengths.add(end - begin);
   }
   shape.packed = std::ssize(shape.cu_seqlens) > batch_size + 1;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "pentatron/base/document_lengths.h"
 #include "pentatron/data/dataset.h"
 
 namespace pentatron::data {
@@ -30,6 +31,7 @@ struct StreamShape {
   int64_t real_tokens = 0; ///< tokens that are not padding
   /// Sum of the squares of the pieces without their padding: what attention scales with.
   int64_t squared_lengths = 0;
+  DocumentLengths lengths = {}; ///< of the same pieces
 
   int64_t tokens() const { return sample_starts.back(); } ///< t
   bool operator==(const StreamShape&) const = default;

@@ -68,6 +68,7 @@ StepData make_step(const Dataset& dataset, const LoaderOptions& options, int64_t
       totals.tokens += shape.tokens();
       totals.real_tokens += shape.real_tokens;
       totals.squared_lengths += shape.squared_lengths;
+      totals.lengths += shape.lengths;
     }
     if (options.size > 1 && planted("lost_microbatches")) break;
   }

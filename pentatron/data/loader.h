@@ -37,7 +37,8 @@ struct LoaderOptions {
 struct StreamTotals {
   int64_t tokens = 0; ///< that the model computes
   int64_t real_tokens = 0;
-  int64_t squared_lengths = 0; ///< StreamShape::squared_lengths
+  int64_t squared_lengths = 0;  ///< StreamShape::squared_lengths
+  DocumentLengths lengths = {}; ///< StreamShape::lengths
 };
 
 /// What one rank does in one step.

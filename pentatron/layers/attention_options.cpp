@@ -29,13 +29,28 @@ CoreAttentionOptions core_attention_options(const nn::Scope& scope, const Attent
   return core;
 }
 
+namespace {
+
+/// Of one direction; documents are of about one length.
+double squares_in_window(double documents, double tokens, double squares, double window) {
+  if (tokens <= window * documents) return squares;
+  return window * (2 * tokens - window * documents);
+}
+
+} // namespace
+
 double visible_squares(const AttentionOptions& o, const nn::LayerShape& shape) {
   const auto squares = static_cast<double>(shape.squared_lengths),
              tokens = static_cast<double>(shape.tokens), window = static_cast<double>(o.window);
   const double directions = o.mask == AttentionMask::kFull ? 2 : 1;
-  if (o.window == 0 || window * tokens >= squares) return directions * squares;
-  const double length = squares / tokens;
-  return directions * tokens * (2 * window - window * window / length);
+  if (o.window == 0 || squares == 0) return directions * squares;
+  if (shape.lengths.empty())
+    return directions * squares_in_window(tokens * tokens / squares, tokens, squares, window);
+  double sum = 0;
+  for (const DocumentLengths::Class& of : shape.lengths.classes())
+    sum += squares_in_window(static_cast<double>(of.documents), static_cast<double>(of.tokens),
+                             static_cast<double>(of.squares), window);
+  return directions * sum;
 }
 
 } // namespace pentatron::layers

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "pentatron/base/document_lengths.h"
 #include "pentatron/nn/recomputed_parts.h"
 
 namespace pentatron::nn {
@@ -28,8 +29,9 @@ struct LayerShape {
   /// Sum over documents of length^2: what attention scales with. batch * sequence^2 without
   /// packing.
   int64_t squared_lengths = 0;
-  int64_t element_bytes = 4; ///< of activations
-  int64_t acc_bytes = 4;     ///< of statistics
+  DocumentLengths lengths = {}; ///< of the documents; empty: they are equal
+  int64_t element_bytes = 4;    ///< of activations
+  int64_t acc_bytes = 4;        ///< of statistics
   int tp = 1;
   int64_t memory_tokens = 0;   ///< that cross-attention sees
   int64_t crossed_lengths = 0; ///< sum over documents of length * length in the memory

@@ -100,6 +100,8 @@ Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
   for (const std::string& stream : spec().streams) {
     const data::StreamTotals& t = data.totals.at(stream);
     own.insert(own.end(), {t.tokens, t.real_tokens, t.squared_lengths});
+    const std::vector<int64_t> lengths = t.lengths.to_counts();
+    own.insert(own.end(), lengths.begin(), lengths.end());
   }
   int64_t samples = 0;
   HeadRows rows;
@@ -117,9 +119,13 @@ Stepper::Counts Stepper::global_counts(const data::StepData& data) const {
   const int64_t* sums = all.const_data_ptr<int64_t>();
   Counts counts;
   for (size_t i = 0; i < spec().losses.size(); ++i) counts.targets.push_back(*sums++);
-  for (size_t i = 0; i < spec().streams.size(); ++i, sums += 3)
-    counts.totals.push_back(
-        {.tokens = sums[0], .real_tokens = sums[1], .squared_lengths = sums[2]});
+  for (size_t i = 0; i < spec().streams.size(); ++i) {
+    counts.totals.push_back({.tokens = sums[0],
+                             .real_tokens = sums[1],
+                             .squared_lengths = sums[2],
+                             .lengths = DocumentLengths::from_counts(sums + 3)});
+    sums += 3 + 3 * DocumentLengths::kNumClasses;
+  }
   counts.head_rows = {.computed = sums[0], .real = sums[1]};
   counts.samples = sums[2];
   return counts;

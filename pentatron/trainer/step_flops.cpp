@@ -18,6 +18,7 @@ std::vector<nn::LayerShape> shapes_of(const std::vector<data::StreamTotals>& tot
     nn::LayerShape& shape = shapes.emplace_back();
     shape.tokens = stream.*tokens;
     shape.squared_lengths = stream.squared_lengths;
+    shape.lengths = stream.lengths;
     if (shapes.size() == 1) continue;
     shape.memory_tokens = shapes[0].tokens;
     shape.crossed_lengths = stream.real_tokens * totals[0].real_tokens / samples;

@@ -12,10 +12,10 @@
 namespace pentatron::trainer {
 
 /// Of one optimizer step over all ranks: matrix products forward and backward, and of attention the
-/// causal half of every document's square (nn/cost.h). `model` counts the real tokens, `hardware`
-/// recomputation and the products of padding too. Neither counts what no rank computes: logits that
-/// the losses leave out, gradients of frozen weights and of what depends on no trained weight. 0 of
-/// a step that was skipped for want of targets.
+/// causal half of every document's square that a window leaves (nn/cost.h). `model` counts the real
+/// tokens, `hardware` recomputation and the products of padding too. Neither counts what no rank
+/// computes: logits that the losses leave out, gradients of frozen weights and of what depends on
+/// no trained weight. 0 of a step that was skipped for want of targets.
 struct StepFlops {
   double model = 0;
   double hardware = 0;

@@ -138,6 +138,9 @@ TEST(RemovePadding, TheLoaderDoesItAndCountsWhatIsLeft) {
   for (const StepData* data : {&plain, &cut}) {
     EXPECT_EQ(data->totals.at("tokens").real_tokens, 17);
     EXPECT_EQ(data->totals.at("tokens").squared_lengths, 25 + 4 + 16 + 36);
+    DocumentLengths lengths;
+    for (const int64_t length : {5, 2, 4, 6}) lengths.add(length);
+    EXPECT_EQ(data->totals.at("tokens").lengths, lengths);
     EXPECT_EQ(data->totals.at("others").tokens, 16);
     EXPECT_EQ(data->num_targets.at("labels"), 4);
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace pentatron::layers {
 namespace {
@@ -36,6 +37,47 @@ TEST(AttentionCost, CountsTheVisiblePairs) {
     const double expected = 4.0 * pairs(documents, length, window) * 8 * 16;
     EXPECT_NEAR(flops, expected, expected * (window == 50 ? 0.03 : 0.003)) << window;
   }
+}
+
+TEST(AttentionCost, AppliesTheWindowToEachDocument) {
+  std::vector<int64_t> documents(6144, 1); // packed in a sample of 8192 tokens
+  documents.push_back(2048);
+  for (int64_t length = 1; length < 3000; length += 7) documents.push_back(length);
+  nn::LayerShape shape;
+  for (const int64_t length : documents) {
+    shape.tokens += length;
+    shape.squared_lengths += length * length;
+    shape.lengths.add(length);
+  }
+  AttentionOptions o{.hidden = 64, .heads = 8, .kv_heads = 2, .head_size = 16};
+  for (const AttentionMask mask : {AttentionMask::kCausal, AttentionMask::kFull}) {
+    o.mask = mask;
+    const double directions = mask == AttentionMask::kFull ? 2 : 1;
+    for (const int64_t window : {0, 1, 2, 3, 5, 64, 100, 512, 999, 1280, 2048, 3000, 5000}) {
+      o.window = window;
+      double expected = 0; // the diagonal counts half
+      for (const int64_t length : documents) {
+        const int64_t seen = window > 0 ? std::min(length, window) : length;
+        expected += directions * (2 * pairs(1, length, window) - static_cast<double>(seen));
+      }
+      const bool within_class = window == 100 || window == 999;
+      EXPECT_NEAR(visible_squares(o, shape), expected, expected * (within_class ? 1e-3 : 1e-12))
+          << window;
+    }
+  }
+}
+
+TEST(AttentionCost, OfEqualDocumentsIsTheSameWithTheirLengths) {
+  const int64_t documents = 3, length = 1000;
+  nn::LayerShape shape{.tokens = documents * length,
+                       .squared_lengths = documents * length * length};
+  nn::LayerShape with_lengths = shape;
+  for (int64_t i = 0; i < documents; ++i) with_lengths.lengths.add(length);
+  for (const int64_t window : {0, 1, 50, 999, 1000, 1001}) {
+    const AttentionOptions o{.window = window};
+    EXPECT_DOUBLE_EQ(visible_squares(o, with_lengths), visible_squares(o, shape)) << window;
+  }
+  EXPECT_EQ(visible_squares({.window = 5}, {.tokens = 7}), 0) << "no attention is counted";
 }
 
 } // namespace

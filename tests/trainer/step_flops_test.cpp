@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "pentatron/checkpoint/tensor_io.h"
 #include "pentatron/models/param_specs.h"
 #include "pentatron/trainer/adapters.h"
@@ -209,6 +211,28 @@ TEST(FrozenWeights, BelowAllAdaptersHaveNoInputGradientToCount) {
     if (placement != "pre")
       expected -= kRealTokens * by_row(config, {"layers.0.attention.qkv.weight"});
     EXPECT_DOUBLE_EQ(counted_flops(config).model, expected) << placement;
+  }
+}
+
+TEST(PackedDocuments, CountWhatEachSeesInTheWindow) {
+  data::StreamTotals totals{.tokens = 8192, .real_tokens = 8192};
+  for (int i = 0; i < 6144; ++i) totals.lengths.add(1);
+  totals.lengths.add(2048);
+  totals.squared_lengths = 6144 + 2048 * 2048;
+  const auto flops = [&](std::vector<std::string> keys) {
+    keys.insert(keys.end(), {"model.num_layers=1", "model.hidden_size=16"});
+    const Config config = test::tiny("unused", keys);
+    const auto model = models::make_model(config.model, {});
+    return FlopCounter(config, *model, /*stages=*/1)
+        .step(1, {totals}, {.computed = 8192, .real = 8192})
+        .model;
+  };
+  for (const int64_t window : {512, 1024, 2047, 2048, 8192}) {
+    // Of a document with l tokens, the window w hides (l - w)^2 / 2 pairs.
+    const double beyond = std::max(0.0, 2048.0 - static_cast<double>(window));
+    EXPECT_DOUBLE_EQ(flops({}) - flops({fmt::format("model.window_size={}", window)}),
+                     3 * 2 * beyond * beyond * 16)
+        << window;
   }
 }
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <iostream>
@@ -489,6 +490,25 @@ TEST_F(WithoutTargets, MfuCountsTheSquaresOfDocuments) {
     possible.push_back(cost(squares));
   }
   EXPECT_THAT(possible, testing::Contains(testing::DoubleNear(apart, 1e-6 * apart)));
+}
+
+TEST_F(WithoutTargets, MfuAppliesTheWindowToEachDocument) {
+  write(12, 0, /*length=*/5); // see above
+  const int64_t window = 2;
+  const Json step = test::run(masked({"train.train_iters=1", "dataset.eod_mask_loss=false",
+                                      "dataset.reset_attention_mask=true", "model.window_size=2"}))
+                        .steps.at(0);
+  const double flops = 1e12 * step["tflops"].get<double>() * step["step_time_s"].get<double>();
+  std::vector<double> possible;
+  for (const auto& lengths : {std::vector<int64_t>{5, 5, 5, 1}, {4, 5, 5, 2}, {3, 5, 5, 3}}) {
+    int64_t squares = 0; // twice the pairs that are seen, the diagonal counted half
+    for (const int64_t length : lengths)
+      for (int64_t i = 0; i < length; ++i) squares += 2 * std::min(i + 1, window) - (i < window);
+    possible.push_back(
+        test::model_cost(masked({}).model, {{.tokens = 16, .squared_lengths = squares}})
+            .total_flops());
+  }
+  EXPECT_THAT(possible, testing::Contains(testing::DoubleNear(flops, 1e-6 * flops)));
 }
 
 TEST_F(Training, WithoutStepsItOnlyEvaluates) {
