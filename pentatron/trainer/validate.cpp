@@ -10,15 +10,15 @@ namespace pentatron::trainer {
 
 namespace {
 
-/// `of_set`: " of NAME" of one of several sets.
-void tell_missing_targets(const models::ModelSpec& spec, const Config& config,
-                          const EvaluationSums& sums, int64_t samples, const std::string& of_set) {
+/// `of_set`: " of NAME" of one of several sets. `all`: no other samples are there to be read.
+void tell_missing_targets(const models::ModelSpec& spec, const CheckpointConfig& c,
+                          const EvaluationSums& sums, int64_t samples, bool all,
+                          const std::string& of_set) {
   std::vector<std::string> missing;
   for (size_t i = 0; i < sums.terms.size(); ++i)
     if (sums.terms[i].targets == 0 && spec.losses[i].evaluated)
       missing.push_back(spec.losses[i].name);
   if (missing.empty()) return;
-  const CheckpointConfig& c = config.checkpoint;
   log::shared_warning(
       "the {}{} that the validation reads {} no target{}, so there is no validation loss{}\n  try: "
       "{}",
@@ -27,7 +27,7 @@ void tell_missing_targets(const models::ModelSpec& spec, const Config& config,
       c.keep_best > 0 && c.keep_best_metric != kTrainingLoss
           ? fmt::format(" and checkpoint.keep_best={} may have nothing to compare", c.keep_best)
           : "",
-      config.dataset.full_validation ? "other validation samples" : "dataset.full_validation=true");
+      all ? "other validation samples" : "dataset.full_validation=true");
 }
 
 std::optional<Evaluation> validate_set(Stepper& stepper, const models::ModelSpec& spec,
@@ -48,7 +48,9 @@ std::optional<Evaluation> validate_set(Stepper& stepper, const models::ModelSpec
   }
   EvaluationSums total;
   for (int64_t i = 0; i < steps; ++i) total += stepper.evaluate(batches.next());
-  tell_missing_targets(spec, config, total, steps * loading.global_batch_size, of_set);
+  // The last batch may be filled up.
+  const int64_t read = std::min(steps * loading.global_batch_size, samples);
+  tell_missing_targets(spec, config.checkpoint, total, read, read == samples, of_set);
   return evaluated(spec, total, config.model.num_labels);
 }
 

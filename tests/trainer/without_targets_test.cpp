@@ -306,7 +306,8 @@ TEST_F(Training, AValidationWithoutTargetsIsTold) {
   EXPECT_THAT(told(labels, {"dataset.full_validation=true"}), testing::Not(HasSubstr("no target")));
   labels.fill_(-100);
   EXPECT_THAT(told(labels, {"dataset.full_validation=true"}),
-              HasSubstr("the 8 samples that the validation reads have no target"));
+              HasSubstr("the 8 samples that the validation reads have no target, so there is no "
+                        "validation loss\n  try: other validation samples"));
 }
 
 } // namespace
