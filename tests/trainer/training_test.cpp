@@ -16,6 +16,7 @@
 #include "pentatron/trainer/step.h"
 #include "tests/support/model_cost.h"
 #include "tests/support/model_pass.h"
+#include "tests/support/ranks.h"
 #include "tests/trainer/training_fixture.h"
 
 namespace pentatron::trainer {

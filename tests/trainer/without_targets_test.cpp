@@ -17,6 +17,7 @@
 #include "pentatron/optim/lr_schedule.h"
 #include "pentatron/trainer/metrics/train_log.h"
 #include "pentatron/trainer/step.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/model_cost.h"
 #include "tests/support/model_pass.h"
 #include "tests/support/ranks.h"

@@ -16,7 +16,7 @@ std::string to_text(const std::vector<Interval>& intervals) {
   for (const auto& [a, start, end] : intervals) {
     fmt::format_to(std::back_inserter(text), "{} {} {} {} {} {} {} {} {}\n",
                    static_cast<int>(a.kind), a.stage, a.microbatch, a.second_stage,
-                   a.second_microbatch, a.peer, static_cast<int>(a.flow), start, end);
+                   a.second_microbatch, a.peer, static_cast<int>(a.payload), start, end);
   }
   return text;
 }
@@ -24,13 +24,13 @@ std::string to_text(const std::vector<Interval>& intervals) {
 std::vector<Interval> from_text(const std::string& text) {
   std::vector<Interval> intervals;
   std::istringstream in(text);
-  int kind = 0, flow = 0;
+  int kind = 0, payload = 0;
   Interval i;
   Action& a = i.action;
   while (in >> kind >> a.stage >> a.microbatch >> a.second_stage >> a.second_microbatch >> a.peer >>
-         flow >> i.start >> i.end) {
+         payload >> i.start >> i.end) {
     a.kind = static_cast<ActionKind>(kind);
-    a.flow = static_cast<Flow>(flow);
+    a.payload = static_cast<Payload>(payload);
     intervals.push_back(i);
   }
   return intervals;

@@ -211,7 +211,7 @@ class Run {
   /// those from which one is wanted. A flow without rows, or of a term that the pass does not
   /// have, is not sent.
   std::vector<int> carried(const Action& action) const {
-    const bool forth = action.flow == Flow::kActivation;
+    const bool forth = action.payload == Payload::kActivation;
     const bool sends = action.kind == ActionKind::kSend;
     const auto behind = static_cast<size_t>(forth == sends ? action.stage + 1 : action.stage);
     std::vector<int> carried =
@@ -226,7 +226,7 @@ class Run {
 
   void send(const Action& action) {
     Flight& f = flight(action.stage, action.microbatch);
-    const bool forth = action.flow == Flow::kActivation;
+    const bool forth = action.payload == Payload::kActivation;
     nn::Flows values = forth ? f.output : std::exchange(f.input_gradient, {});
     const Channels::End end = channels_.to(action.peer);
     comm::TransferBatch transfers(*end.group);
@@ -249,7 +249,7 @@ class Run {
 
   void receive(const Action& action) {
     Flight& f = flight(action.stage, action.microbatch);
-    Arriving& into = action.flow == Flow::kActivation ? f.input : f.output_gradient;
+    Arriving& into = action.payload == Payload::kActivation ? f.input : f.output_gradient;
     into.flows.resize(boundaries_.flows.size());
     const Channels::End end = channels_.from(action.peer);
     comm::TransferBatch transfers(*end.group);

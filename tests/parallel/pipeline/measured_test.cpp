@@ -18,7 +18,7 @@ TEST(Measured, TimelineHasTheRowOfEveryRankUnchanged) {
                       .stage = 1,
                       .microbatch = 2,
                       .peer = rank,
-                      .flow = Flow::kGradient},
+                      .payload = Payload::kGradient},
                      0,
                      1e-9});
       return row;

@@ -14,7 +14,7 @@ namespace {
 
 /// A result that one stage makes for its neighbour.
 struct Data {
-  Flow flow;
+  Payload payload;
   int stage; // that made it
   int microbatch;
   bool operator==(const Data&) const = default;
@@ -22,7 +22,7 @@ struct Data {
 
 std::string describe(const Data& data) {
   return fmt::format("{} of stage {}, microbatch {}",
-                     data.flow == Flow::kActivation ? "the activation" : "the input gradient",
+                     data.payload == Payload::kActivation ? "the activation" : "the input gradient",
                      data.stage, data.microbatch);
 }
 
@@ -35,9 +35,9 @@ struct Cell {
   bool weight_gradient = false;
   bool has_output = false;                       // made and not freed
   bool has_gradient = false;                     // of the stage's input: made and not handed on
-  Posted posted[2] = {Posted::kNo, Posted::kNo}; // by Flow
-  int place[2] = {0, 0};                         // of the posted receive in its queue, by Flow
-  int from[2] = {0, 0};                          // rank of that queue, by Flow
+  Posted posted[2] = {Posted::kNo, Posted::kNo}; // by Payload
+  int place[2] = {0, 0};                         // of the posted receive in its queue, by Payload
+  int from[2] = {0, 0};                          // rank of that queue, by Payload
 };
 
 struct Queue {
@@ -102,23 +102,23 @@ class Machine {
 
   std::optional<Stop> send(int rank, const Action& action, Cell& here) {
     if (auto stop = bad_peer(rank, action.peer)) return stop;
-    if (action.flow == Flow::kActivation && !here.has_output) {
+    if (action.payload == Payload::kActivation && !here.has_output) {
       return error("there is no output to send");
     }
-    if (action.flow == Flow::kGradient && !std::exchange(here.has_gradient, false)) {
+    if (action.payload == Payload::kGradient && !std::exchange(here.has_gradient, false)) {
       return error("there is no input gradient to send");
     }
-    queues_[{rank, action.peer}].sent.push_back({action.flow, action.stage, action.microbatch});
+    queues_[{rank, action.peer}].sent.push_back({action.payload, action.stage, action.microbatch});
     return {};
   }
 
   std::optional<Stop> receive(int rank, const Action& action, Cell& here) {
     if (auto stop = bad_peer(rank, action.peer)) return stop;
-    const int flow = static_cast<int>(action.flow);
-    if (here.posted[flow] != Posted::kNo) return error("it is received twice");
-    here.posted[flow] = Posted::kYes;
-    here.from[flow] = action.peer;
-    here.place[flow] = queues_[{action.peer, rank}].posted++;
+    const int payload = static_cast<int>(action.payload);
+    if (here.posted[payload] != Posted::kNo) return error("it is received twice");
+    here.posted[payload] = Posted::kYes;
+    here.from[payload] = action.peer;
+    here.place[payload] = queues_[{action.peer, rank}].posted++;
     return {};
   }
 
@@ -162,7 +162,7 @@ class Machine {
     if (s_.rank_of_stage[input->stage] == s_.rank_of_stage[pass.stage]) {
       return has(*input) ? std::optional<Stop>() : error(describe(*input) + " is not there");
     }
-    if (s_.lowered && here.posted[static_cast<int>(input->flow)] == Posted::kNo) {
+    if (s_.lowered && here.posted[static_cast<int>(input->payload)] == Posted::kNo) {
       return error("no receive was posted for " + describe(*input));
     }
     return {};
@@ -174,10 +174,10 @@ class Machine {
     if (!input || s_.rank_of_stage[input->stage] == s_.rank_of_stage[pass.stage]) return {};
     if (!s_.lowered) return has(*input) ? std::optional<Stop>() : Stop{{}, *input};
     const Cell& here = cell(pass.stage, pass.microbatch);
-    const int flow = static_cast<int>(input->flow);
-    const Queue& queue = queues_[{here.from[flow], rank}];
-    if (std::ssize(queue.sent) <= here.place[flow]) return Stop{{}, *input};
-    const Data& message = queue.sent[here.place[flow]];
+    const int payload = static_cast<int>(input->payload);
+    const Queue& queue = queues_[{here.from[payload], rank}];
+    if (std::ssize(queue.sent) <= here.place[payload]) return Stop{{}, *input};
+    const Data& message = queue.sent[here.place[payload]];
     if (message != *input) {
       return error(fmt::format("the receive for {} gets {}", describe(*input), describe(message)));
     }
@@ -188,9 +188,10 @@ class Machine {
     const std::optional<Data> input = input_of(pass);
     if (!input || !s_.lowered) return;
     if (s_.rank_of_stage[input->stage] == rank) {
-      if (input->flow == Flow::kGradient) cell(input->stage, pass.microbatch).has_gradient = false;
+      if (input->payload == Payload::kGradient)
+        cell(input->stage, pass.microbatch).has_gradient = false;
     } else {
-      cell(pass.stage, pass.microbatch).posted[static_cast<int>(input->flow)] = Posted::kUsed;
+      cell(pass.stage, pass.microbatch).posted[static_cast<int>(input->payload)] = Posted::kUsed;
     }
   }
 
@@ -314,14 +315,14 @@ class Machine {
         (forward ? s_.is_first(pass.stage) : s_.is_last(pass.stage))) {
       return {};
     }
-    return Data{forward ? Flow::kActivation : Flow::kGradient, pass.stage + (forward ? -1 : 1),
-                pass.microbatch};
+    return Data{forward ? Payload::kActivation : Payload::kGradient,
+                pass.stage + (forward ? -1 : 1), pass.microbatch};
   }
 
   /// Whether the data is with the rank that made it.
   bool has(const Data& data) const {
     const Cell& maker = cell(data.stage, data.microbatch);
-    if (data.flow == Flow::kActivation) return s_.lowered ? maker.has_output : maker.forward;
+    if (data.payload == Payload::kActivation) return s_.lowered ? maker.has_output : maker.forward;
     return s_.lowered ? maker.has_gradient : maker.input_gradient;
   }
 

@@ -10,7 +10,7 @@ namespace {
 
 /// A message on its way from one rank to another.
 struct Message {
-  Flow flow;
+  Payload payload;
   int stage; // of the receiver
   int microbatch;
   auto operator<=>(const Message&) const = default;
@@ -63,7 +63,7 @@ class Lowering {
     if (forward ? in_.is_first(pass.stage) : in_.is_last(pass.stage)) return false;
     const int source = pass.stage + (forward ? -1 : 1);
     if (local(source, pass.stage)) return false;
-    message = {forward ? Flow::kActivation : Flow::kGradient, pass.stage, pass.microbatch};
+    message = {forward ? Payload::kActivation : Payload::kGradient, pass.stage, pass.microbatch};
     from = in_.rank_of_stage[source];
     return true;
   }
@@ -73,7 +73,7 @@ class Lowering {
     if (forward ? in_.is_last(pass.stage) : in_.is_first(pass.stage)) return false;
     const int target = pass.stage + (forward ? 1 : -1);
     if (local(target, pass.stage)) return false;
-    message = {forward ? Flow::kActivation : Flow::kGradient, target, pass.microbatch};
+    message = {forward ? Payload::kActivation : Payload::kGradient, target, pass.microbatch};
     to = in_.rank_of_stage[target];
     return true;
   }
@@ -116,11 +116,11 @@ class Lowering {
     for (size_t i = messages.size(); i-- > 0;) {
       const auto need = needed_[to].find(messages[i]);
       if (need == needed_[to].end()) {
-        raise<ConfigError>("the schedule {} never uses what stage {} sends for microbatch {}\n"
-                           "  try: check(schedule), which names what is missing",
-                           in_.name,
-                           messages[i].stage + (messages[i].flow == Flow::kActivation ? -1 : 1),
-                           messages[i].microbatch);
+        raise<ConfigError>(
+            "the schedule {} never uses what stage {} sends for microbatch {}\n"
+            "  try: check(schedule), which names what is missing",
+            in_.name, messages[i].stage + (messages[i].payload == Payload::kActivation ? -1 : 1),
+            messages[i].microbatch);
       }
       step = std::min(step, std::max(need->second - options_.prefetch, 0));
       placed.push_back({step,
@@ -128,7 +128,7 @@ class Lowering {
                          .stage = messages[i].stage,
                          .microbatch = messages[i].microbatch,
                          .peer = from,
-                         .flow = messages[i].flow}});
+                         .payload = messages[i].payload}});
     }
     receives_[to].insert(receives_[to].end(), placed.rbegin(), placed.rend());
   }
@@ -156,7 +156,7 @@ class Lowering {
                    .stage = pass.stage,
                    .microbatch = pass.microbatch,
                    .peer = to,
-                   .flow = message.flow});
+                   .payload = message.payload});
   }
 
   void add_free(const Pass& pass, std::vector<Action>& out) const {

@@ -65,7 +65,7 @@ class Device {
 
   void read(int rank) {
     Rank& r = ranks_[rank];
-    std::map<std::tuple<Flow, int, int>, int> receives; // by flow, stage, microbatch
+    std::map<std::tuple<Payload, int, int>, int> receives; // by payload, stage, microbatch
     const std::vector<Action>& actions = s_.actions[rank];
     for (int i = 0; i < std::ssize(actions); ++i) {
       const Action& action = actions[i];
@@ -73,15 +73,16 @@ class Device {
         Computation computation{.action = i};
         for (const Pass& pass : Passes(action)) {
           if (pass.kind == ActionKind::kBackwardWeight) continue;
-          const Flow flow = pass.kind == ActionKind::kForward ? Flow::kActivation : Flow::kGradient;
-          const auto found = receives.find({flow, pass.stage, pass.microbatch});
+          const Payload payload =
+              pass.kind == ActionKind::kForward ? Payload::kActivation : Payload::kGradient;
+          const auto found = receives.find({payload, pass.stage, pass.microbatch});
           if (found != receives.end()) computation.needs.push_back(found->second);
         }
         r.computations.push_back(std::move(computation));
       } else if (action.kind != ActionKind::kFree) {
         const bool sends = action.kind == ActionKind::kSend;
         const int id = add_transfer(rank, i, action, sends);
-        if (!sends) receives[{action.flow, action.stage, action.microbatch}] = id;
+        if (!sends) receives[{action.payload, action.stage, action.microbatch}] = id;
       }
     }
   }

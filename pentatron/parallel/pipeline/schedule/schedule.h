@@ -29,7 +29,7 @@ enum class ActionKind : unsigned char {
 inline constexpr int kNumActionKinds = 8;
 
 /// What a message carries.
-enum class Flow : unsigned char {
+enum class Payload : unsigned char {
   kActivation, ///< from stage s to s + 1
   kGradient,   ///< from stage s to s - 1
 };
@@ -40,10 +40,10 @@ struct Action {
   ActionKind kind = ActionKind::kForward;
   int stage = 0; ///< always a stage of the acting rank; for kOverlap that of the F
   int microbatch = -1;
-  int second_stage = -1;         ///< kOverlap: the stage of the B
-  int second_microbatch = -1;    ///< kOverlap: the microbatch of the B
-  int peer = -1;                 ///< kSend, kRecv: the other rank
-  Flow flow = Flow::kActivation; ///< kSend, kRecv
+  int second_stage = -1;                  ///< kOverlap: the stage of the B
+  int second_microbatch = -1;             ///< kOverlap: the microbatch of the B
+  int peer = -1;                          ///< kSend, kRecv: the other rank
+  Payload payload = Payload::kActivation; ///< kSend, kRecv
 
   bool operator==(const Action&) const = default;
 };

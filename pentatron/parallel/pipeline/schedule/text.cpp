@@ -40,7 +40,7 @@ std::string to_text(const Action& action) {
                        action.second_microbatch);
   case ActionKind::kSend:
   case ActionKind::kRecv:
-    return fmt::format("{}{}{}{}{}", head, action.flow == Flow::kActivation ? 'F' : 'B',
+    return fmt::format("{}{}{}{}{}", head, action.payload == Payload::kActivation ? 'F' : 'B',
                        action.microbatch, action.kind == ActionKind::kSend ? '>' : '<',
                        action.peer);
   default:

@@ -110,7 +110,7 @@ void retarget(Schedule& s, Action& action, Random& random) {
     action.peer = random.between(-1, s.num_ranks);
     break;
   case 5:
-    action.flow = random.chance(50) ? Flow::kActivation : Flow::kGradient;
+    action.payload = random.chance(50) ? Payload::kActivation : Payload::kGradient;
     break;
   default:
     action.kind = static_cast<ActionKind>(random.between(0, kNumActionKinds - 1));
@@ -164,7 +164,7 @@ void mutate(Schedule& s, Random& random) {
                   .stage = steps[i].stage,
                   .microbatch = random.between(0, s.num_microbatches - 1),
                   .peer = random.between(0, s.num_ranks - 1),
-                  .flow = random.chance(50) ? Flow::kActivation : Flow::kGradient});
+                  .payload = random.chance(50) ? Payload::kActivation : Payload::kGradient});
   }
 }
 

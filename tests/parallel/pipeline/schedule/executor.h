@@ -94,17 +94,17 @@ class Rank {
     case ActionKind::kSend: {
       exists(a.microbatch);
       need(a.peer >= 0 && a.peer < s_.num_ranks && a.peer != rank_, "no such peer");
-      auto& from = a.flow == Flow::kActivation ? outputs_ : gradients_;
+      auto& from = a.payload == Payload::kActivation ? outputs_ : gradients_;
       const auto found = from.find(cell);
       need(found != from.end(), "nothing to send");
       world_.send(rank_, a.peer, found->second);
-      if (a.flow == Flow::kGradient) from.erase(found);
+      if (a.payload == Payload::kGradient) from.erase(found);
       break;
     }
     default: // kRecv
       exists(a.microbatch);
       need(a.peer >= 0 && a.peer < s_.num_ranks && a.peer != rank_, "no such peer");
-      need(handles_.try_emplace({a.flow, a.stage, a.microbatch}, Handle{a.peer, posted_[a.peer]})
+      need(handles_.try_emplace({a.payload, a.stage, a.microbatch}, Handle{a.peer, posted_[a.peer]})
                .second,
            "received twice");
       ++posted_[a.peer];
@@ -158,7 +158,8 @@ class Rank {
       const Handle& handle = handles_.at(key(pass));
       value = world_.take(handle.from, rank_, handle.place);
     } else {
-      value = world_.get({forward ? Flow::kActivation : Flow::kGradient, source, pass.microbatch});
+      value = world_.get(
+          {forward ? Payload::kActivation : Payload::kGradient, source, pass.microbatch});
     }
     const auto& right = forward ? expected_.output : expected_.gradient;
     need(value == right[source][pass.microbatch], "wrong data arrived");
@@ -187,7 +188,7 @@ class Rank {
       saved_[cell] = in;
       const Value out = run_forward(in, pass.stage, pass.microbatch);
       outputs_[cell] = out;
-      if (!s_.lowered) world_.put({Flow::kActivation, pass.stage, pass.microbatch}, out);
+      if (!s_.lowered) world_.put({Payload::kActivation, pass.stage, pass.microbatch}, out);
       return;
     }
     if (makes_input_gradient(pass.kind)) {
@@ -197,7 +198,7 @@ class Rank {
       const Value out = run_input(in, grad, pass.stage);
       deferred_[cell] = {in, grad};
       if (pass.stage > 0) gradients_[cell] = out;
-      if (!s_.lowered) world_.put({Flow::kGradient, pass.stage, pass.microbatch}, out);
+      if (!s_.lowered) world_.put({Payload::kGradient, pass.stage, pass.microbatch}, out);
     }
     if (makes_weight_gradient(pass.kind)) {
       const Saved saved = deferred_.at(cell);
@@ -211,8 +212,9 @@ class Rank {
     return pass.kind == ActionKind::kForward ? s_.is_first(pass.stage) : s_.is_last(pass.stage);
   }
   static World::Key key(const Pass& pass) {
-    const auto flow = pass.kind == ActionKind::kForward ? Flow::kActivation : Flow::kGradient;
-    return {flow, pass.stage, pass.microbatch};
+    const auto payload =
+        pass.kind == ActionKind::kForward ? Payload::kActivation : Payload::kGradient;
+    return {payload, pass.stage, pass.microbatch};
   }
 
   const Schedule& s_;

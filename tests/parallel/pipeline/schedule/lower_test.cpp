@@ -59,8 +59,8 @@ std::vector<int> distances(const Schedule& s, int rank) {
       const Passes passes(steps[j]);
       const bool needs = std::any_of(passes.begin(), passes.end(), [&](const Pass& pass) {
         return pass.stage == steps[i].stage && pass.microbatch == steps[i].microbatch &&
-               (steps[i].flow == Flow::kActivation ? pass.kind == ActionKind::kForward
-                                                   : makes_input_gradient(pass.kind));
+               (steps[i].payload == Payload::kActivation ? pass.kind == ActionKind::kForward
+                                                         : makes_input_gradient(pass.kind));
       });
       if (needs) break;
       between += is_compute(steps[j].kind);

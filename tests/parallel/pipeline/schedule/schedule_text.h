@@ -54,7 +54,7 @@ inline Action parse_action(const std::string& text) {
     in >> action.second_microbatch;
   } else if (word.starts_with("send") || word.starts_with("recv")) {
     action.kind = word.starts_with("send") ? ActionKind::kSend : ActionKind::kRecv;
-    action.flow = word.ends_with('F') ? Flow::kActivation : Flow::kGradient;
+    action.payload = word.ends_with('F') ? Payload::kActivation : Payload::kGradient;
     in >> action.peer;
   } else {
     action.kind = word == "F"   ? ActionKind::kForward

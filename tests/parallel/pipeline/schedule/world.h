@@ -33,7 +33,7 @@ class World {
   }
   size_t sent(int from, int to) { return queues_[{from, to}].size(); }
 
-  using Key = std::tuple<Flow, int, int>; // of a schedule that is not lowered
+  using Key = std::tuple<Payload, int, int>; // of a schedule that is not lowered
   void put(Key key, Value value) {
     publish([&] { mail_[key] = value; });
   }
