@@ -6,18 +6,20 @@ namespace pentatron {
 
 namespace {
 
-/// Bytes of the white space that begins the text; 0 if none does. All of it is in the first three
-/// bytes of UTF-8.
+/// Bytes of the white space that begins the text; 0 if none does, or if it is cut off. All of it is
+/// in the first three bytes of UTF-8.
 size_t space_at(std::string_view text) {
   if (text.empty()) return 0;
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
   };
+  const auto continues = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
   const unsigned first = byte(0);
   if (first < 0x80) return is_white_space(first) ? 1 : 0;
+  if (!continues(1)) return 0;
   if (first < 0xE0)
     return is_white_space(((first & 0x1F) << 6) | (byte(1) & 0x3F)) && first >= 0xC2 ? 2 : 0;
-  if (first >= 0xF0) return 0;
+  if (first >= 0xF0 || !continues(2)) return 0;
   return is_white_space(((first & 0x0F) << 12) | ((byte(1) & 0x3F) << 6) | (byte(2) & 0x3F)) ? 3
                                                                                              : 0;
 }

@@ -270,7 +270,7 @@ TEST_F(FakeMachine, EachShortcomingIsFoundOnce) {
   };
   const std::string all =
       texts({.threads = 16, .release_build = false, .cuda_build = false, .has_gpu = false});
-  for (const char* part : {"without optimization", "16 compute threads share 1 processor",
+  for (const char* part : {"without optimization", "16 compute threads share 2 processors",
                            "allows 1.5 of 8 processors", "use 7.5 of 8", "governor is powersave",
                            "swap is in use", "huge pages are turned off", "has 2 NUMA nodes",
                            "allows 4.29 GB of 16.78 GB", "bf16 no faster"}) {
