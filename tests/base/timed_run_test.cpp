@@ -64,7 +64,7 @@ TEST(RunTimer, SeesAThreadThatIsWokenLate) {
   EXPECT_LT(busy_s, seconds);
 }
 
-TEST(RunTimer, CountsTheProcessorTimeOfAllThreadsAndSeesNewOnes) {
+TEST(RunTimer, CountsTheProcessorTimeOfAllThreads) {
   RunTimer timer;
   timer([] {});
   const TimedRun run = timer([] {
