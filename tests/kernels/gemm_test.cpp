@@ -355,65 +355,55 @@ TEST_P(OrderedGemm, RunsInsideAParallelRegionAndOnManyThreadsAtOnce) {
   for (Data& d : results) EXPECT_EQ(d.c.bytes(), expected.c.bytes());
 }
 
+/// Adds two rows whose columns are the pairs of `first` and `second`, again and again, in every
+/// entry that takes the type: in fewer columns than a vector, in whole tiles and beyond them.
+void expect_sums(DType dtype, const std::vector<float>& first, const std::vector<float>& second,
+                 const std::vector<float>& expected) {
+  const auto bits = dtype == DType::kBFloat16 ? bf16_bits : fp16_bits;
+  const auto value = dtype == DType::kBFloat16 ? from_bf16 : from_fp16;
+  const uint16_t a[2] = {bits(1), bits(1)};
+  for (const Entry<GemmArgs>& entry : gemm_entries()) {
+    for (const int64_t n : {static_cast<int64_t>(first.size()), int64_t{48}, int64_t{83}}) {
+      const auto pair = [&](int64_t j) { return static_cast<size_t>(j) % first.size(); };
+      std::vector<uint16_t> b(static_cast<size_t>(2 * n)), c(static_cast<size_t>(n));
+      for (int64_t j = 0; j < n; ++j) {
+        b[static_cast<size_t>(j)] = bits(first[pair(j)]);
+        b[static_cast<size_t>(n + j)] = bits(second[pair(j)]);
+      }
+      const GemmArgs args{.m = 1,
+                          .n = n,
+                          .k = 2,
+                          .in_dtype = dtype,
+                          .out_dtype = dtype,
+                          .a = a,
+                          .lda = 2,
+                          .b = b.data(),
+                          .ldb = n,
+                          .c = c.data(),
+                          .ldc = n};
+      if (!entry.refuse(args, {}).empty()) continue;
+      entry.run(args, {});
+      for (int64_t j = 0; j < n; ++j)
+        ASSERT_EQ(value(c[static_cast<size_t>(j)]), expected[pair(j)])
+            << entry.name << ", column " << j << " of " << n;
+    }
+  }
+}
+
 TEST(GemmBf16, RoundsOnceToNearestEven) {
-  GemmArgs args{.m = 1,
-                .n = 4,
-                .k = 2,
-                .in_dtype = DType::kBFloat16,
-                .out_dtype = DType::kBFloat16,
-                .lda = 2,
-                .ldb = 4,
-                .ldc = 4};
-  if (!gemm_supported(args)) GTEST_SKIP() << "no fast product of bf16 here";
   // 1 + e for e = 2^-8 (tie, to even: 1), 3 2^-8 (tie, to even: 1 + 2^-6), just above a tie, and a
   // sum that only fp32 holds.
-  const float e = std::ldexp(1.0F, -8);
-  uint16_t a[2] = {bf16_bits(1), bf16_bits(1)};
-  uint16_t b[8] = {bf16_bits(1),
-                   bf16_bits(1),
-                   bf16_bits(1),
-                   bf16_bits(256),
-                   bf16_bits(e),
-                   bf16_bits(3 * e),
-                   bf16_bits(e * 1.0078125F),
-                   bf16_bits(-255)};
-  uint16_t c[4];
-  args.a = a;
-  args.b = b;
-  args.c = c;
-  gemm(args);
-  EXPECT_EQ(from_bf16(c[0]), 1.0F);
-  EXPECT_EQ(from_bf16(c[1]), 1.0F + std::ldexp(1.0F, -6));
-  EXPECT_EQ(from_bf16(c[2]), 1.0F + std::ldexp(1.0F, -7));
-  EXPECT_EQ(from_bf16(c[3]), 1.0F);
+  constexpr float e = 0x1p-8F;
+  expect_sums(DType::kBFloat16, {1, 1, 1, 256}, {e, 3 * e, e * 1.0078125F, -255},
+              {1, 1 + 0x1p-6F, 1 + 0x1p-7F, 1});
 }
 
 TEST(GemmFp16, RoundsOnceToNearestEvenAndOverflowsToInfinity) {
-  GemmArgs args{.m = 1,
-                .n = 5,
-                .k = 2,
-                .in_dtype = DType::kFloat16,
-                .out_dtype = DType::kFloat16,
-                .lda = 2,
-                .ldb = 5,
-                .ldc = 5};
-  if (!gemm_supported(args)) GTEST_SKIP() << "no fast product of fp16 here";
   // 1 + e for e = 2^-11 (tie, to even: 1), 3 2^-11 (to even: 1 + 2^-9); 65504 + 15 stays, 65504 +
   // 16 does not; a result that is not normal.
-  uint16_t a[2] = {fp16_bits(1), fp16_bits(1)};
-  uint16_t b[10], c[5];
-  const float first[5] = {1, 1, 65504, 65504, 0x1p-24F},
-              second[5] = {0x1p-11F, 3 * 0x1p-11F, 15, 16, 0x1p-23F};
-  for (int i = 0; i < 5; ++i) b[i] = fp16_bits(first[i]), b[5 + i] = fp16_bits(second[i]);
-  args.a = a;
-  args.b = b;
-  args.c = c;
-  gemm(args);
-  EXPECT_EQ(from_fp16(c[0]), 1.0F);
-  EXPECT_EQ(from_fp16(c[1]), 1.0F + 0x1p-9F);
-  EXPECT_EQ(from_fp16(c[2]), 65504.0F);
-  EXPECT_EQ(from_fp16(c[3]), kFloatInf);
-  EXPECT_EQ(from_fp16(c[4]), 3 * 0x1p-24F);
+  expect_sums(DType::kFloat16, {1, 1, 65504, 65504, 0x1p-24F},
+              {0x1p-11F, 3 * 0x1p-11F, 15, 16, 0x1p-23F},
+              {1, 1 + 0x1p-9F, 65504, kFloatInf, 3 * 0x1p-24F});
 }
 
 TEST(GemmReference, TakesFloat64) {

@@ -95,14 +95,17 @@ PENTATRON_AVX2 inline void store(float* p, __m256 x, int n) {
   _mm256_maskstore_ps(p, lane_mask(n), x);
 }
 
-/// To bf16, rounded to nearest even; NaN becomes quiet.
-PENTATRON_AVX2 inline __m128i narrow_bf16(__m256 x) {
+/// Bits of bf16 in the lower halves, rounded to nearest even; NaN becomes quiet.
+PENTATRON_AVX2 inline __m256i round_bf16(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i nearest = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
   const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  const __m256i upper = _mm256_srli_epi32(_mm256_blendv_epi8(nearest, quiet, nan), 16);
+  return _mm256_srli_epi32(_mm256_blendv_epi8(nearest, quiet, nan), 16);
+}
+PENTATRON_AVX2 inline __m128i narrow_bf16(__m256 x) {
+  const __m256i upper = round_bf16(x);
   return _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
 }
 
@@ -121,6 +124,18 @@ template <class T> PENTATRON_AVX2 inline void store_as(uint16_t* p, __m256 x, in
     store_half(p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n);
   else
     store_half(p, narrow_bf16(x), n);
+}
+
+/// 16 numbers: packed and stored once.
+template <class T> PENTATRON_AVX2 inline void store_two(uint16_t* p, __m256 low, __m256 high) {
+  __m256i out;
+  if constexpr (std::is_same_v<T, fp16>) {
+    constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    out = _mm256_set_m128i(_mm256_cvtps_ph(high, kNearest), _mm256_cvtps_ph(low, kNearest));
+  } else { // the two halves of a register are packed apart
+    out = _mm256_permute4x64_epi64(_mm256_packus_epi32(round_bf16(low), round_bf16(high)), 0xd8);
+  }
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), out);
 }
 
 /// 8 x 8 transposition in registers.
@@ -245,39 +260,59 @@ template <class T> struct Packing {
   }
 };
 
+/// The sum of row i, vector v (its first n lanes) with what `t` adds to it.
+PENTATRON_AVX2_INLINE __m256 finish_sum(__m256 x, const TileOut& t, int i, int v, int n) {
+  if (t.in != nullptr) {
+    const float* const in = t.in + i * t.ld_in + kLanes * v;
+    x = _mm256_add_ps(x, load<float>(reinterpret_cast<const char*>(in), n));
+  }
+  if (t.in16 != nullptr) {
+    const auto* const in = reinterpret_cast<const char*>(t.in16 + i * t.ld_out + kLanes * v);
+    x = _mm256_add_ps(x, t.fp16 ? load<fp16>(in, n) : load<bf16>(in, n));
+  }
+  if (t.bias != nullptr) {
+    const auto* const bias = reinterpret_cast<const char*>(t.bias + kLanes * v);
+    x = _mm256_add_ps(x, load<float>(bias, n));
+  }
+  return x;
+}
+
 /// Writes the sums of a tile as `t` says.
 template <int kRows, int kVectors>
 PENTATRON_AVX2 inline void finish_tile(const __m256 (&sum)[kRows][kVectors], const TileOut& t) {
+  if constexpr (kVectors == 2) {
+    if (t.out16 != nullptr && t.columns == 2 * kLanes) {
+#pragma GCC unroll 6
+      for (int i = 0; i < kRows; ++i) {
+        const __m256 low = finish_sum(sum[i][0], t, i, 0, kLanes);
+        const __m256 high = finish_sum(sum[i][1], t, i, 1, kLanes);
+        uint16_t* const out = t.out16 + i * t.ld_out;
+        if (t.fp16) {
+          store_two<fp16>(out, low, high);
+        } else {
+          store_two<bf16>(out, low, high);
+        }
+      }
+      return;
+    }
+  }
 #pragma GCC unroll 2
   for (int v = 0; v < kVectors; ++v) {
     const int left = t.columns - kLanes * v;
     if (left <= 0) break;
     const int n = left < kLanes ? left : kLanes;
-    const __m256 bias = t.bias == nullptr
-                            ? _mm256_setzero_ps()
-                            : load<float>(reinterpret_cast<const char*>(t.bias + kLanes * v), n);
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {
-      __m256 x = sum[i][v];
-      if (t.in != nullptr) {
-        const float* const in = t.in + i * t.ld_in + kLanes * v;
-        x = _mm256_add_ps(x, load<float>(reinterpret_cast<const char*>(in), n));
-      }
-      if (t.in16 != nullptr) {
-        const uint16_t* const in = t.in16 + i * t.ld_out + kLanes * v;
-        const char* const p = reinterpret_cast<const char*>(in);
-        x = _mm256_add_ps(x, t.fp16 ? load<fp16>(p, n) : load<bf16>(p, n));
-      }
-      if (t.bias != nullptr) x = _mm256_add_ps(x, bias);
-      if (t.out16 != nullptr) {
-        uint16_t* const out = t.out16 + i * t.ld_out + kLanes * v;
-        if (t.fp16) {
-          store_as<fp16>(out, x, n);
-        } else {
-          store_as<bf16>(out, x, n);
-        }
-      } else {
+      const __m256 x = finish_sum(sum[i][v], t, i, v, n);
+      if (t.out16 == nullptr) {
         store(t.out + i * t.ld_out + kLanes * v, x, n);
+        continue;
+      }
+      uint16_t* const out = t.out16 + i * t.ld_out + kLanes * v;
+      if (t.fp16) {
+        store_as<fp16>(out, x, n);
+      } else {
+        store_as<bf16>(out, x, n);
       }
     }
   }
