@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -10,6 +12,7 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/format.h"
 #include "pentatron/base/naming.h"
+#include "pentatron/base/progress.h"
 #include "pentatron/base/shared_objects.h"
 #include "pentatron/config/config.h"
 #include "pentatron/data/byte_source.h"
@@ -37,6 +40,10 @@ struct Corpus::State {
   std::vector<std::thread> threads;
   std::atomic<size_t> next_file{0};
   std::atomic<bool> stop{false};
+  std::atomic<int64_t> disk_bytes{0}; // that were read
+  std::atomic<size_t> reading{0};     // threads that are not done; lowered with `mutex` held
+  std::mutex mutex;
+  std::condition_variable done;
 
   // Set once by finish().
   std::once_flag finished;
@@ -143,7 +150,14 @@ Corpus::Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tok
   for (size_t i = 0; i < count; ++i) state.files.emplace_back(state.tokenizer->vocab_size());
   const size_t workers =
       std::min(count, static_cast<size_t>(std::max<int64_t>(config.num_workers, 1)));
-  for (size_t i = 0; i < workers; ++i) state.threads.emplace_back(&Corpus::work, std::ref(state));
+  state.reading = workers;
+  for (size_t i = 0; i < workers; ++i)
+    state.threads.emplace_back([&state] {
+      work(state);
+      const std::lock_guard lock(state.mutex);
+      --state.reading;
+      state.done.notify_all();
+    });
 }
 
 Corpus::~Corpus() {
@@ -182,7 +196,8 @@ void Corpus::read_file(State& state, size_t index) {
   read_documents(file,
                  {.text_key = state.config.text_key,
                   .max_line_bytes = state.config.max_line_bytes,
-                  .vocab_size = state.cut == Cut::kSentences ? 0 : state.tokenizer->vocab_size()},
+                  .vocab_size = state.cut == Cut::kSentences ? 0 : state.tokenizer->vocab_size(),
+                  .disk_bytes = &state.disk_bytes},
                  sink, out.report);
   out.tokens.shrink_to_fit();
 }
@@ -198,6 +213,23 @@ std::exception_ptr Corpus::explained(std::exception_ptr error, bool others) {
                             "text files in UTF-8, JSON Lines or a JSON array of objects")));
   } catch (...) {
     return error;
+  }
+}
+
+/// Tells of progress until the threads are done.
+void Corpus::watch(const std::function<void()>& working) const {
+  State& state = *state_;
+  int64_t total = 0, told = -1;
+  for (const InputFile& file : state.input.files) total += file.size_bytes;
+  Progress progress("reading text", total, {.unit = Progress::Unit::kBytes});
+  const auto done = [&] { return state.reading == 0; };
+  for (std::unique_lock lock(state.mutex); !done();
+       state.done.wait_for(lock, std::chrono::milliseconds(100), done)) {
+    const int64_t bytes = state.disk_bytes;
+    if (bytes == told) continue;
+    told = bytes;
+    progress.update(bytes);
+    if (working) working();
   }
 }
 
@@ -230,7 +262,8 @@ void Corpus::finish() const {
         "files"));
 }
 
-void Corpus::wait() const {
+void Corpus::wait(const std::function<void()>& working) const {
+  if (state_->reading > 0) watch(working);
   std::call_once(state_->finished, [this] { finish(); });
   if (state_->error) std::rethrow_exception(state_->error);
 }

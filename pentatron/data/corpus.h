@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -30,9 +31,10 @@ class Corpus final : public TokenStream {
   Corpus(const Corpus&) = delete;
   Corpus& operator=(const Corpus&) = delete;
 
-  /// Waits until everything is read. Throws the DataError of the first file, in their order, that
-  /// had one. The methods below wait too.
-  void wait() const;
+  /// Waits until everything is read, with a progress line on the console; `working` is called from
+  /// time to time as long as reading goes on. Throws the DataError of the first file, in their
+  /// order, that had one. The methods below wait too.
+  void wait(const std::function<void()>& working = {}) const;
 
   int64_t size_tokens() const override;
   int64_t num_documents() const override;
@@ -56,6 +58,7 @@ class Corpus final : public TokenStream {
   static void work(State& state);
   static void read_file(State& state, size_t index);
   static std::exception_ptr explained(std::exception_ptr error, bool others);
+  void watch(const std::function<void()>& working) const;
   void finish() const;
 
   std::unique_ptr<State> state_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "pentatron/base/error.h"
@@ -80,10 +81,17 @@ struct Damage {
 
 class GuardedSource final : public ByteSource {
  public:
-  explicit GuardedSource(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {}
+  /// `disk_bytes`: see ReadOptions.
+  GuardedSource(std::unique_ptr<ByteSource> source, std::atomic<int64_t>* disk_bytes)
+      : source_(std::move(source)), disk_bytes_(disk_bytes) {}
   size_t read(char* buffer, size_t capacity) override {
     try {
-      return source_->read(buffer, capacity);
+      const size_t n = source_->read(buffer, capacity);
+      if (disk_bytes_ != nullptr) {
+        const int64_t consumed = source_->consumed_bytes();
+        *disk_bytes_ += consumed - std::exchange(counted_, consumed);
+      }
+      return n;
     } catch (const DataError& error) {
       throw Damage{error.what()};
     }
@@ -91,6 +99,8 @@ class GuardedSource final : public ByteSource {
 
  private:
   std::unique_ptr<ByteSource> source_;
+  std::atomic<int64_t>* disk_bytes_;
+  int64_t counted_ = 0;
 };
 
 void report_damage(const InputFile& file, std::string_view message, InputReport& report) {
@@ -153,7 +163,7 @@ void read_records(const InputFile& file, const RecordOptions& options, InputRepo
                   const std::function<void(std::string_view, const RecordPlace&)>& take) {
   if (!begin_file(file, report)) return;
   try {
-    GuardedSource source(open_input(file, options.keys, options.more));
+    GuardedSource source(open_input(file, options.keys, options.more), options.disk_bytes);
     take_records(file, source, options, report, take);
   } catch (const Damage& damage) {
     report_damage(file, damage.message, report);
@@ -167,7 +177,7 @@ void read_documents(const InputFile& file, const ReadOptions& options, DocumentS
   if (file.format == FileFormat::kText) {
     if (!begin_file(file, report)) return;
     try {
-      GuardedSource source(open_input(file, {}));
+      GuardedSource source(open_input(file, {}), options.disk_bytes);
       TextFile(file, source, sink, report).read();
     } catch (const Damage& damage) {
       sink.drop_document();
@@ -181,23 +191,26 @@ void read_documents(const InputFile& file, const ReadOptions& options, DocumentS
                ? read_text_or_ids(record, options.text_key, options.vocab_size, document)
                : read_text(record, options.text_key, document.text);
   };
-  read_records(
-      file, {.keys = {std::string(options.text_key)}, .max_line_bytes = options.max_line_bytes},
-      report, [&](std::string_view record, const RecordPlace& place) {
-        if (std::optional<NoText> none = read(record))
-          return report.bad(none->kind, place.input(std::move(none->reason), std::move(none->key)));
-        if (document.text.empty() && document.ids.empty()) {
-          ++report.empty_documents;
-          return;
-        }
-        if (document.is_ids)
-          sink.ids(document.ids);
-        else
-          sink.text(document.text);
-        sink.end_document();
-        ++report.documents;
-        report.text_bytes += static_cast<int64_t>(document.text.size());
-      });
+  read_records(file,
+               {.keys = {std::string(options.text_key)},
+                .max_line_bytes = options.max_line_bytes,
+                .disk_bytes = options.disk_bytes},
+               report, [&](std::string_view record, const RecordPlace& place) {
+                 if (std::optional<NoText> none = read(record))
+                   return report.bad(none->kind,
+                                     place.input(std::move(none->reason), std::move(none->key)));
+                 if (document.text.empty() && document.ids.empty()) {
+                   ++report.empty_documents;
+                   return;
+                 }
+                 if (document.is_ids)
+                   sink.ids(document.ids);
+                 else
+                   sink.text(document.text);
+                 sink.end_document();
+                 ++report.documents;
+                 report.text_bytes += static_cast<int64_t>(document.text.size());
+               });
 }
 
 } // namespace pentatron::data

@@ -124,7 +124,7 @@ void report_found(const CheckpointConfig& config,
 
 void check_run(const Config& config, int world_size) {
   check_folders(config);
-  const RunData data = open_run_data(config, /*writes_nothing=*/true);
+  const RunData data = open_run_data(config);
   log_input(config, data.datasets, *data.tokenizer, data.samples);
   for (const std::string& notice : notices(config, world_size, data.datasets.validation != nullptr))
     log::warning("{}", notice);

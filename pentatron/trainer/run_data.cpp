@@ -1,6 +1,8 @@
 #include "pentatron/trainer/run_data.h"
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <set>
 
 #include <unistd.h>
@@ -8,16 +10,22 @@
 #include "pentatron/base/error.h"
 #include "pentatron/base/json.h"
 #include "pentatron/base/log.h"
+#include "pentatron/base/machine_store.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/comm/control/connection.h"
 #include "pentatron/comm/gather_text.h"
+#include "pentatron/comm/long_work.h"
 #include "pentatron/models/model.h"
 #include "pentatron/models/model_spec.h"
 #include "pentatron/trainer/model_tokenizer.h"
 
 namespace pentatron::trainer {
 
-RunData open_run_data(const Config& config, bool writes_nothing, MachineStore* store) {
+namespace {
+
+/// `store` and the others: see data::DatasetContext.
+RunData open_data(const Config& config, bool writes_nothing, MachineStore* store,
+                  const std::function<void()>& working) {
   const bool batches = config.dataset.type == data::DatasetType::kBatches;
   const int64_t iterations = total_iterations(config.train);
   RunData run;
@@ -33,7 +41,8 @@ RunData open_run_data(const Config& config, bool writes_nothing, MachineStore* s
                                .label_names = config.model.label_names,
                                .test_samples = evaluation,
                                .writes_nothing = writes_nothing,
-                               .store = store};
+                               .store = store,
+                               .working = working};
   // Where no step is left it only evaluates, and any number of training samples will do.
   context.train_samples = std::max<int64_t>(run.samples, 1);
   context.validation_samples = config.train.eval_interval > 0
@@ -58,6 +67,7 @@ RunData open_run_data(const Config& config, bool writes_nothing, MachineStore* s
   return run;
 }
 
+/// Null if the processes of this machine share no order of samples.
 std::shared_ptr<MachineStore> order_store(const Config& config, const comm::Group& world) {
   const data::DatasetConfig& dataset = config.dataset;
   if (dataset.type != data::DatasetType::kIndexed ||
@@ -99,6 +109,18 @@ std::shared_ptr<MachineStore> order_store(const Config& config, const comm::Grou
                         "  try: dataset.data_cache_path=FOLDER",
                         first);
   return store;
+}
+
+} // namespace
+
+RunData open_run_data(const Config& config) {
+  return open_data(config, /*writes_nothing=*/true, nullptr, {});
+}
+
+RunData open_run_data(const Config& config, const comm::Group& world) {
+  const std::shared_ptr<MachineStore> store = order_store(config, world);
+  const comm::LongWork work(world, "opening the data");
+  return open_data(config, /*writes_nothing=*/false, store.get(), [&] { work.progress(); });
 }
 
 data::LoaderOptions loader_options(const Config& config, const comm::Group& dp,

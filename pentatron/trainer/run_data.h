@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "pentatron/base/machine_store.h"
 #include "pentatron/comm/group.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/loader.h"
@@ -20,16 +19,15 @@ struct RunData {
   int64_t samples = 0;     ///< that the run takes from the training data
 };
 
-/// Throws ConfigError or DataError if the data cannot be read or is not enough. `writes_nothing`:
-/// no file in dataset.data_cache_path. `store`: of the processes of this machine, see
-/// data::DatasetContext.
-RunData open_run_data(const Config& config, bool writes_nothing = false,
-                      MachineStore* store = nullptr);
+/// Throws ConfigError or DataError if the data cannot be read or is not enough. Writes no file,
+/// also none in dataset.data_cache_path.
+RunData open_run_data(const Config& config);
 
-/// Where the ranks of this machine share the order of samples, if they are several processes that
-/// need one and dataset.data_cache_path names no folder; else null. In /dev/shm, and on the disk of
-/// TMPDIR or /tmp. Collective; all ranks log a warning if one of them can take no part.
-std::shared_ptr<MachineStore> order_store(const Config& config, const comm::Group& world);
+/// The same as a rank of a run. Collective: where dataset.data_cache_path names no folder,
+/// processes of one machine that need an order of samples share it, in /dev/shm or on the disk of
+/// TMPDIR or /tmp; all ranks log a warning if one of them can take no part. Others may wait for a
+/// rank that reads longer than they do, however long that takes.
+RunData open_run_data(const Config& config, const comm::Group& world);
 
 /// How a data-parallel rank loads training samples, after so many that are consumed.
 data::LoaderOptions loader_options(const Config& config, const comm::Group& dp,

@@ -127,8 +127,7 @@ Trainer::State::State(Config c, const comm::Group& world, std::unique_ptr<RunFol
 }
 
 void Trainer::State::open_data() {
-  RunData run =
-      open_run_data(config, /*writes_nothing=*/false, order_store(config, groups.world()).get());
+  RunData run = open_run_data(config, groups.world());
   tokenizer = std::move(run.tokenizer);
   datasets = std::move(run.datasets);
   if (!datasets.label_names.empty()) config.model.label_names = datasets.label_names;

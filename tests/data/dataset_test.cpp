@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -59,6 +62,44 @@ TEST(ByteTokenizer, GivesEveryByteItsNumberAndDecodesItBack) {
   EXPECT_EQ(tokenizer.token_name(256), "<eod>");
   EXPECT_THROW(tokenizer.decode(std::vector<int64_t>{257}), DataError);
   EXPECT_THROW(tokenizer.decode(std::vector<int64_t>{-1}), DataError);
+}
+
+/// Encodes its n-th document when tell() was called n times.
+class WaitingTokenizer final : public Tokenizer {
+ public:
+  std::string name() const override { return "waiting"; }
+  int64_t vocab_size() const override { return 2; }
+  int32_t eod() const override { return 1; }
+  void encode(std::string_view, std::vector<int32_t>& tokens) const override {
+    std::unique_lock lock(mutex_);
+    const int needed = ++encoded_;
+    EXPECT_TRUE(more_.wait_for(lock, std::chrono::seconds(60), [&] { return told_ >= needed; }))
+        << "document " << needed;
+    tokens.push_back(0);
+  }
+  std::string decode(std::span<const int64_t>) const override { return {}; }
+  std::string token_name(int64_t) const override { return "x"; }
+
+  void tell() const {
+    const std::lock_guard lock(mutex_);
+    ++told_;
+    more_.notify_all();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable more_;
+  mutable int encoded_ = 0, told_ = 0;
+};
+
+TEST(Corpus, TellsWhoWaitsForItThatReadingGoesOn) {
+  const TemporaryFolder folder;
+  const std::string document(2'000'000, 'x'); // more than is read at once
+  folder.write("a.jsonl", "{\"text\":\"" + document + "\"}\n{\"text\":\"" + document + "\"}\n");
+  const auto tokenizer = std::make_shared<WaitingTokenizer>();
+  const Corpus corpus({.path = folder.string()}, tokenizer);
+  corpus.wait([&] { tokenizer->tell(); });
+  EXPECT_THAT(stream_of(corpus), ElementsAre(0, 1, 0, 1));
 }
 
 TEST(Corpus, PutsAnEndAfterEachDocument) {

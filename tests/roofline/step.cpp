@@ -26,7 +26,7 @@ RecordedStep record_step(std::vector<std::string> settings, int number) {
   std::vector<std::string> all = {"dataset.type=mock", "device=cuda", "kernels=order"};
   all.insert(all.end(), settings.begin(), settings.end());
   const trainer::Config config = trainer::load_config(std::nullopt, all, {}, 1);
-  const trainer::RunData data = trainer::open_run_data(config, /*writes_nothing=*/true);
+  const trainer::RunData data = trainer::open_run_data(config);
   const comm::Group world;
   const parallelize::PipelinePlan plan = trainer::pipeline_plan(config);
   const comm::ParallelGroups groups =
