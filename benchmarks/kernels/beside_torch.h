@@ -26,15 +26,15 @@ template <class F> double seconds(F&& f) {
 
 /// Runs `ours` and `torch` in turn (the benchmark uses manual time). `amount` is the work of one
 /// run in units of 1e9 `unit`; counters: `unit` and torch_`unit` a second from the lower quartiles,
-/// ratio = torch's time / ours. LibTorch runs once where that takes ten times as long (bf16 without
-/// AVX-512, for one).
+/// ratio = torch's time / ours. LibTorch runs once where that takes ten times as long and more than
+/// 0.1 s (bf16 without AVX-512, for one).
 template <class Ours, class Torch>
 void beside_torch(benchmark::State& state, double amount, const std::string& unit, Ours&& ours,
                   Torch&& torch) {
   std::vector<double> our_times, torch_times;
   ours();
   const double first = seconds(torch);
-  const bool once = first > 10 * seconds(ours);
+  const bool once = first > 0.1 && first > 10 * seconds(ours);
   if (once) torch_times.push_back(first);
   for (auto _ : state) {
     our_times.push_back(seconds(ours));

@@ -32,6 +32,12 @@ struct Corpus::FileTokens {
 };
 
 struct Corpus::State {
+  ~State() {
+    stop = true;
+    for (std::thread& thread : threads)
+      if (thread.joinable()) thread.join();
+  }
+
   DatasetConfig config;
   std::shared_ptr<const Tokenizer> tokenizer;
   Cut cut = Cut::kDocuments;
@@ -40,7 +46,8 @@ struct Corpus::State {
   std::vector<std::thread> threads;
   std::atomic<size_t> next_file{0};
   std::atomic<bool> stop{false};
-  std::atomic<int64_t> disk_bytes{0}; // that were read
+  std::atomic<int64_t> disk_bytes{0}; // of the files, as far as they are done
+  std::atomic<int64_t> work_done{0};  // reads and pieces of text that were encoded
   std::atomic<size_t> reading{0};     // threads that are not done; lowered with `mutex` held
   std::mutex mutex;
   std::condition_variable done;
@@ -63,10 +70,12 @@ struct Stopped {};
 class TokenSink final : public DocumentSink {
  public:
   /// `sentence_begins`: null if documents are not cut.
-  TokenSink(const Tokenizer& tokenizer, const std::atomic<bool>& stop, TokenBuffer& tokens,
+  TokenSink(const Tokenizer& tokenizer, const std::atomic<bool>& stop,
+            std::atomic<int64_t>& work_done, TokenBuffer& tokens,
             std::vector<int64_t>& document_begins, std::vector<int64_t>* sentence_begins)
-      : tokenizer_(tokenizer), encoder_(tokenizer.make_encoder()), stop_(stop), tokens_(tokens),
-        document_begins_(document_begins), sentence_begins_(sentence_begins) {}
+      : tokenizer_(tokenizer), encoder_(tokenizer.make_encoder()), stop_(stop),
+        work_done_(work_done), tokens_(tokens), document_begins_(document_begins),
+        sentence_begins_(sentence_begins) {}
 
   void text(std::string_view piece) override {
     if (stop_.load(std::memory_order_relaxed)) throw Stopped{};
@@ -109,6 +118,7 @@ class TokenSink final : public DocumentSink {
     scratch_.clear();
     encoder_->encode(text, scratch_);
     tokens_.append(scratch_);
+    ++work_done_;
   }
 
   void encode_sentences() {
@@ -122,6 +132,7 @@ class TokenSink final : public DocumentSink {
   const Tokenizer& tokenizer_;
   std::unique_ptr<Encoder> encoder_;
   const std::atomic<bool>& stop_;
+  std::atomic<int64_t>& work_done_;
   TokenBuffer& tokens_;
   std::vector<int64_t>& document_begins_;
   std::vector<int64_t>* sentence_begins_;
@@ -160,12 +171,7 @@ Corpus::Corpus(const DatasetConfig& config, std::shared_ptr<const Tokenizer> tok
     });
 }
 
-Corpus::~Corpus() {
-  state_->stop = true;
-  for (std::thread& thread : state_->threads) {
-    if (thread.joinable()) thread.join();
-  }
-}
+Corpus::~Corpus() = default;
 
 void Corpus::work(State& state) {
   while (!state.stop) {
@@ -191,14 +197,22 @@ void Corpus::read_file(State& state, size_t index) {
   if (state.tokenizer->encodes_in_pieces() && compression_of(file.path) == Compression::kNone) {
     out.tokens.reserve(file.size_bytes + 1);
   }
-  TokenSink sink(*state.tokenizer, state.stop, out.tokens, out.document_begins,
+  TokenSink sink(*state.tokenizer, state.stop, state.work_done, out.tokens, out.document_begins,
                  state.cut == Cut::kSentences ? &out.sentence_begins : nullptr);
+  // A text file that is encoded as a whole is read long before it is done.
+  const bool at_the_end = file.format == FileFormat::kText &&
+                          (state.cut == Cut::kSentences || !state.tokenizer->encodes_in_pieces());
   read_documents(file,
                  {.text_key = state.config.text_key,
                   .max_line_bytes = state.config.max_line_bytes,
                   .vocab_size = state.cut == Cut::kSentences ? 0 : state.tokenizer->vocab_size(),
-                  .disk_bytes = &state.disk_bytes},
+                  .on_read =
+                      [&](int64_t disk_bytes) {
+                        ++state.work_done;
+                        if (!at_the_end) state.disk_bytes += disk_bytes;
+                      }},
                  sink, out.report);
+  if (at_the_end) state.disk_bytes += file.size_bytes;
   out.tokens.shrink_to_fit();
 }
 
@@ -217,19 +231,17 @@ std::exception_ptr Corpus::explained(std::exception_ptr error, bool others) {
 }
 
 /// Tells of progress until the threads are done.
-void Corpus::watch(const std::function<void()>& working) const {
+void Corpus::watch(const ReadingOptions& options) const {
   State& state = *state_;
-  int64_t total = 0, told = -1;
+  int64_t total = 0, told = 0;
   for (const InputFile& file : state.input.files) total += file.size_bytes;
-  Progress progress("reading text", total, {.unit = Progress::Unit::kBytes});
-  const auto done = [&] { return state.reading == 0; };
-  for (std::unique_lock lock(state.mutex); !done();
-       state.done.wait_for(lock, std::chrono::milliseconds(100), done)) {
-    const int64_t bytes = state.disk_bytes;
-    if (bytes == told) continue;
-    told = bytes;
-    progress.update(bytes);
-    if (working) working();
+  Progress progress("reading text", total, {.unit = Progress::Unit::kBytes, .draw = options.draw});
+  std::unique_lock lock(state.mutex);
+  while (!state.done.wait_for(lock, std::chrono::milliseconds(100),
+                              [&] { return state.reading == 0; })) {
+    progress.update(state.disk_bytes);
+    const int64_t work = state.work_done;
+    if (std::exchange(told, work) != work && options.working) options.working();
   }
 }
 
@@ -262,8 +274,8 @@ void Corpus::finish() const {
         "files"));
 }
 
-void Corpus::wait(const std::function<void()>& working) const {
-  if (state_->reading > 0) watch(working);
+void Corpus::wait(const ReadingOptions& options) const {
+  if (state_->reading > 0) watch(options);
   std::call_once(state_->finished, [this] { finish(); });
   if (state_->error) std::rethrow_exception(state_->error);
 }

@@ -18,6 +18,12 @@
 
 namespace pentatron::data {
 
+/// What is told while a corpus is read.
+struct ReadingOptions {
+  std::function<void()> working; ///< called from time to time as long as reading goes on
+  bool draw = true;              ///< a progress line on a terminal
+};
+
 class Corpus final : public TokenStream {
  public:
   /// Finds the files of `config.path` (throws DataError if there are none) and starts to read them.
@@ -31,10 +37,9 @@ class Corpus final : public TokenStream {
   Corpus(const Corpus&) = delete;
   Corpus& operator=(const Corpus&) = delete;
 
-  /// Waits until everything is read, with a progress line on the console; `working` is called from
-  /// time to time as long as reading goes on. Throws the DataError of the first file, in their
-  /// order, that had one. The methods below wait too.
-  void wait(const std::function<void()>& working = {}) const;
+  /// Waits until everything is read, and shows progress on the console. Throws the DataError of the
+  /// first file, in their order, that had one. The methods below wait too.
+  void wait(const ReadingOptions& options = {}) const;
 
   int64_t size_tokens() const override;
   int64_t num_documents() const override;
@@ -58,7 +63,7 @@ class Corpus final : public TokenStream {
   static void work(State& state);
   static void read_file(State& state, size_t index);
   static std::exception_ptr explained(std::exception_ptr error, bool others);
-  void watch(const std::function<void()>& working) const;
+  void watch(const ReadingOptions& options) const;
   void finish() const;
 
   std::unique_ptr<State> state_;

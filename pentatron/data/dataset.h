@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -211,8 +210,7 @@ struct DatasetContext {
   /// Of the processes of this machine that open the same; null: they share no order of samples, or
   /// that of dataset.data_cache_path.
   MachineStore* store = nullptr;
-  /// Called from time to time as long as reading goes on.
-  std::function<void()> working = {};
+  ReadingOptions reading = {};
 
   /// The first token of a decoder's input, from the first field that defines it.
   std::optional<int64_t> start_token() const {

@@ -81,16 +81,15 @@ struct Damage {
 
 class GuardedSource final : public ByteSource {
  public:
-  /// `disk_bytes`: see ReadOptions.
-  GuardedSource(std::unique_ptr<ByteSource> source, std::atomic<int64_t>* disk_bytes)
-      : source_(std::move(source)), disk_bytes_(disk_bytes) {}
+  /// `on_read`: see ReadOptions; it must outlive the source.
+  GuardedSource(std::unique_ptr<ByteSource> source,
+                const std::function<void(int64_t disk_bytes)>& on_read)
+      : source_(std::move(source)), on_read_(on_read) {}
   size_t read(char* buffer, size_t capacity) override {
     try {
       const size_t n = source_->read(buffer, capacity);
-      if (disk_bytes_ != nullptr) {
-        const int64_t consumed = source_->consumed_bytes();
-        *disk_bytes_ += consumed - std::exchange(counted_, consumed);
-      }
+      const int64_t consumed = source_->consumed_bytes();
+      if (on_read_) on_read_(consumed - std::exchange(told_, consumed));
       return n;
     } catch (const DataError& error) {
       throw Damage{error.what()};
@@ -99,8 +98,8 @@ class GuardedSource final : public ByteSource {
 
  private:
   std::unique_ptr<ByteSource> source_;
-  std::atomic<int64_t>* disk_bytes_;
-  int64_t counted_ = 0;
+  const std::function<void(int64_t disk_bytes)>& on_read_;
+  int64_t told_ = 0;
 };
 
 void report_damage(const InputFile& file, std::string_view message, InputReport& report) {
@@ -163,7 +162,7 @@ void read_records(const InputFile& file, const RecordOptions& options, InputRepo
                   const std::function<void(std::string_view, const RecordPlace&)>& take) {
   if (!begin_file(file, report)) return;
   try {
-    GuardedSource source(open_input(file, options.keys, options.more), options.disk_bytes);
+    GuardedSource source(open_input(file, options.keys, options.more), options.on_read);
     take_records(file, source, options, report, take);
   } catch (const Damage& damage) {
     report_damage(file, damage.message, report);
@@ -177,7 +176,7 @@ void read_documents(const InputFile& file, const ReadOptions& options, DocumentS
   if (file.format == FileFormat::kText) {
     if (!begin_file(file, report)) return;
     try {
-      GuardedSource source(open_input(file, {}), options.disk_bytes);
+      GuardedSource source(open_input(file, {}), options.on_read);
       TextFile(file, source, sink, report).read();
     } catch (const Damage& damage) {
       sink.drop_document();
@@ -194,7 +193,7 @@ void read_documents(const InputFile& file, const ReadOptions& options, DocumentS
   read_records(file,
                {.keys = {std::string(options.text_key)},
                 .max_line_bytes = options.max_line_bytes,
-                .disk_bytes = options.disk_bytes},
+                .on_read = options.on_read},
                report, [&](std::string_view record, const RecordPlace& place) {
                  if (std::optional<NoText> none = read(record))
                    return report.bad(none->kind,

@@ -1,7 +1,6 @@
 /// Turns one input file into documents of valid UTF-8, with bounded memory.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -32,8 +31,8 @@ struct ReadOptions {
   int64_t max_line_bytes = int64_t{256} << 20;
   /// Records may have a list of token ids below it in place of a text; 0: texts alone.
   int64_t vocab_size = 0;
-  /// What was read of the file as it lies on the disk is added here; null: nowhere.
-  std::atomic<int64_t>* disk_bytes = nullptr;
+  /// Called after each read with how much more of the file, as it lies on the disk, was read.
+  std::function<void(int64_t disk_bytes)> on_read = {};
 };
 
 /// Reads `file` into `sink`. A text file is one document without its byte order mark; of a JSON
@@ -59,7 +58,7 @@ struct RecordOptions {
   std::vector<std::string> keys; ///< of texts that a record has
   std::vector<std::string> more; ///< of other members, which may be anything or missing
   int64_t max_line_bytes = int64_t{256} << 20;
-  std::atomic<int64_t>* disk_bytes = nullptr; ///< as above
+  std::function<void(int64_t disk_bytes)> on_read = {}; ///< as above
 };
 
 /// Hands every record of a JSON or Parquet file to `take`: valid UTF-8, not empty, else unchecked.

@@ -20,7 +20,7 @@ TokenDatasets open_text(const DatasetConfig& config, const DatasetContext& conte
         context.vocab_size, tokenizer.vocab_size(), tokenizer.name(), tokenizer.vocab_size());
   }
   about.corpus = shared_corpus(config, context.tokenizer);
-  about.corpus->wait(context.working);
+  about.corpus->wait(context.reading);
   about.split = split_corpus(*about.corpus, config.split);
   about.report = about.corpus->report();
   about.summary = about.report->to_string();

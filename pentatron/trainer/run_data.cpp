@@ -34,15 +34,16 @@ RunData open_data(const Config& config, bool writes_nothing, MachineStore* store
   run.samples = batch_schedule(config.train).samples_after(iterations);
   if (config.dataset.type == data::DatasetType::kText) check_vocabulary(config, *run.tokenizer);
   const int64_t evaluation = config.train.eval_iters * config.train.global_batch_size;
-  data::DatasetContext context{.sequence_length = batches ? 0 : config.train.seq_length,
-                               .vocab_size = config.model.vocab_size,
-                               .fields = models::model_spec(config.model).fields,
-                               .tokenizer = run.tokenizer,
-                               .label_names = config.model.label_names,
-                               .test_samples = evaluation,
-                               .writes_nothing = writes_nothing,
-                               .store = store,
-                               .working = working};
+  data::DatasetContext context{
+      .sequence_length = batches ? 0 : config.train.seq_length,
+      .vocab_size = config.model.vocab_size,
+      .fields = models::model_spec(config.model).fields,
+      .tokenizer = run.tokenizer,
+      .label_names = config.model.label_names,
+      .test_samples = evaluation,
+      .writes_nothing = writes_nothing,
+      .store = store,
+      .reading = {.working = working, .draw = config.logger.progress != ProgressBar::kOff}};
   // Where no step is left it only evaluates, and any number of training samples will do.
   context.train_samples = std::max<int64_t>(run.samples, 1);
   context.validation_samples = config.train.eval_interval > 0

@@ -98,7 +98,7 @@ TEST(Corpus, TellsWhoWaitsForItThatReadingGoesOn) {
   folder.write("a.jsonl", "{\"text\":\"" + document + "\"}\n{\"text\":\"" + document + "\"}\n");
   const auto tokenizer = std::make_shared<WaitingTokenizer>();
   const Corpus corpus({.path = folder.string()}, tokenizer);
-  corpus.wait([&] { tokenizer->tell(); });
+  corpus.wait({.working = [&] { tokenizer->tell(); }});
   EXPECT_THAT(stream_of(corpus), ElementsAre(0, 1, 0, 1));
 }
 

@@ -394,8 +394,8 @@ TEST(GemmBf16, RoundsOnceToNearestEven) {
   // 1 + e for e = 2^-8 (tie, to even: 1), 3 2^-8 (tie, to even: 1 + 2^-6), just above a tie, and a
   // sum that only fp32 holds.
   constexpr float e = 0x1p-8F;
-  expect_sums(DType::kBFloat16, {1, 1, 1, 256}, {e, 3 * e, e * 1.0078125F, -255},
-              {1, 1 + 0x1p-6F, 1 + 0x1p-7F, 1});
+  expect_sums(DType::kBFloat16, {1, 1, 1, 256, 2}, {e, 3 * e, e * 1.0078125F, -255, 0},
+              {1, 1 + 0x1p-6F, 1 + 0x1p-7F, 1, 2});
 }
 
 TEST(GemmFp16, RoundsOnceToNearestEvenAndOverflowsToInfinity) {

@@ -56,7 +56,7 @@ Datasets bert_from_text(const DatasetConfig& config, const DatasetContext& conte
                         const BertDataset::Options& options) {
   Datasets sets;
   const auto corpus = shared_corpus(config, context.tokenizer, Corpus::Cut::kSentences);
-  corpus->wait(context.working);
+  corpus->wait(context.reading);
   sets.corpus = corpus;
   sets.split = split_corpus(*corpus, config.split);
   sets.report = corpus->report();
