@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "pentatron/base/error.h"
+
 namespace pentatron {
 
 namespace {
@@ -10,14 +12,14 @@ namespace {
 size_t class_of_length(int64_t length) {
   if (length < 4) return static_cast<size_t>(length);
   const int shift = static_cast<int>(std::bit_width(static_cast<uint64_t>(length))) - 3;
-  return static_cast<size_t>(
-      std::min(4 * shift + (length >> shift), DocumentLengths::kNumClasses - 1));
+  return static_cast<size_t>(4 * shift + (length >> shift));
 }
 
 } // namespace
 
 void DocumentLengths::add(int64_t length) {
   if (length <= 0) return;
+  PT_DCHECK(length < int64_t{1} << 31);
   const size_t place = class_of_length(length);
   if (place >= classes_.size()) classes_.resize(place + 1);
   Class& of = classes_[place];

@@ -16,9 +16,9 @@ class DocumentLengths {
     int64_t documents = 0, tokens = 0, squares = 0; ///< squares: of the lengths
     bool operator==(const Class&) const = default;
   };
-  static constexpr int64_t kNumClasses = 124; ///< the last one holds all from 7 * 2^29 on, too
+  static constexpr int64_t kNumClasses = 120; ///< of lengths below 2^31
 
-  /// Documents without tokens do not count.
+  /// A document in a sample, so length < 2^31; one without tokens does not count.
   void add(int64_t length);
   DocumentLengths& operator+=(const DocumentLengths& other);
 
