@@ -231,7 +231,7 @@ std::exception_ptr Corpus::explained(std::exception_ptr error, bool others) {
 }
 
 /// Tells of progress until the threads are done.
-void Corpus::watch(const ReadingOptions& options) const {
+void Corpus::watch(const WaitOptions& options) const {
   State& state = *state_;
   int64_t total = 0, told = 0;
   for (const InputFile& file : state.input.files) total += file.size_bytes;
@@ -274,7 +274,7 @@ void Corpus::finish() const {
         "files"));
 }
 
-void Corpus::wait(const ReadingOptions& options) const {
+void Corpus::wait(const WaitOptions& options) const {
   if (state_->reading > 0) watch(options);
   std::call_once(state_->finished, [this] { finish(); });
   if (state_->error) std::rethrow_exception(state_->error);

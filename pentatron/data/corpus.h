@@ -18,8 +18,8 @@
 
 namespace pentatron::data {
 
-/// What is told while a corpus is read.
-struct ReadingOptions {
+/// What Corpus::wait() does while a corpus is read.
+struct WaitOptions {
   std::function<void()> working; ///< called from time to time as long as reading goes on
   bool draw = true;              ///< a progress line on a terminal
 };
@@ -39,7 +39,7 @@ class Corpus final : public TokenStream {
 
   /// Waits until everything is read, and shows progress on the console. Throws the DataError of the
   /// first file, in their order, that had one. The methods below wait too.
-  void wait(const ReadingOptions& options = {}) const;
+  void wait(const WaitOptions& options = {}) const;
 
   int64_t size_tokens() const override;
   int64_t num_documents() const override;
@@ -63,7 +63,7 @@ class Corpus final : public TokenStream {
   static void work(State& state);
   static void read_file(State& state, size_t index);
   static std::exception_ptr explained(std::exception_ptr error, bool others);
-  void watch(const ReadingOptions& options) const;
+  void watch(const WaitOptions& options) const;
   void finish() const;
 
   std::unique_ptr<State> state_;
