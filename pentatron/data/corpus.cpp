@@ -231,17 +231,16 @@ std::exception_ptr Corpus::explained(std::exception_ptr error, bool others) {
 }
 
 /// Tells of progress until the threads are done.
-void Corpus::watch(const WaitOptions& options) const {
+void Corpus::watch(const ReadingProgress::Options& options) const {
   State& state = *state_;
-  int64_t total = 0, told = 0;
-  for (const InputFile& file : state.input.files) total += file.size_bytes;
-  Progress progress("reading text", total, {.unit = Progress::Unit::kBytes, .draw = options.draw});
+  int64_t work_told = 0, bytes_told = 0;
+  ReadingProgress progress("reading text", state.input.files, options);
   std::unique_lock lock(state.mutex);
   while (!state.done.wait_for(lock, std::chrono::milliseconds(100),
                               [&] { return state.reading == 0; })) {
-    progress.update(state.disk_bytes);
-    const int64_t work = state.work_done;
-    if (std::exchange(told, work) != work && options.working) options.working();
+    const int64_t work = state.work_done, bytes = state.disk_bytes;
+    if (std::exchange(work_told, work) != work)
+      progress.add(bytes - std::exchange(bytes_told, bytes));
   }
 }
 
@@ -274,7 +273,7 @@ void Corpus::finish() const {
         "files"));
 }
 
-void Corpus::wait(const WaitOptions& options) const {
+void Corpus::wait(const ReadingProgress::Options& options) const {
   if (state_->reading > 0) watch(options);
   std::call_once(state_->finished, [this] { finish(); });
   if (state_->error) std::rethrow_exception(state_->error);

@@ -5,24 +5,18 @@
 
 #include <exception>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "pentatron/data/config.h"
 #include "pentatron/data/document_reader.h"
 #include "pentatron/data/input_report.h"
+#include "pentatron/data/reading_progress.h"
 #include "pentatron/data/token_buffer.h"
 #include "pentatron/data/token_stream.h"
 #include "pentatron/data/tokenizer.h"
 
 namespace pentatron::data {
-
-/// What Corpus::wait() does while a corpus is read.
-struct WaitOptions {
-  std::function<void()> working; ///< called from time to time as long as reading goes on
-  bool draw = true;              ///< a progress line on a terminal
-};
 
 class Corpus final : public TokenStream {
  public:
@@ -39,7 +33,7 @@ class Corpus final : public TokenStream {
 
   /// Waits until everything is read, and shows progress on the console. Throws the DataError of the
   /// first file, in their order, that had one. The methods below wait too.
-  void wait(const WaitOptions& options = {}) const;
+  void wait(const ReadingProgress::Options& options = {}) const;
 
   int64_t size_tokens() const override;
   int64_t num_documents() const override;
@@ -63,7 +57,7 @@ class Corpus final : public TokenStream {
   static void work(State& state);
   static void read_file(State& state, size_t index);
   static std::exception_ptr explained(std::exception_ptr error, bool others);
-  void watch(const WaitOptions& options) const;
+  void watch(const ReadingProgress::Options& options) const;
   void finish() const;
 
   std::unique_ptr<State> state_;

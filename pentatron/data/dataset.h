@@ -210,7 +210,7 @@ struct DatasetContext {
   /// Of the processes of this machine that open the same; null: they share no order of samples, or
   /// that of dataset.data_cache_path.
   MachineStore* store = nullptr;
-  WaitOptions reading = {};
+  ReadingProgress::Options reading = {};
 
   /// The first token of a decoder's input, from the first field that defines it.
   std::optional<int64_t> start_token() const {

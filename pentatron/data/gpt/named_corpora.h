@@ -3,6 +3,7 @@
 
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,8 +18,9 @@ namespace pentatron::data {
 
 class NamedCorpora {
  public:
-  explicit NamedCorpora(const DatasetConfig& config)
-      : config_(config), paths_(find_data_paths(config)) {}
+  /// `working` is called whenever a part opens a corpus; it may be empty.
+  NamedCorpora(const DatasetConfig& config, std::function<void()> working)
+      : config_(config), paths_(find_data_paths(config)), working_(std::move(working)) {}
 
   /// Whether each part has separate corpora; otherwise dataset.split divides every corpus.
   bool separate() const { return !paths_.shared; }
@@ -44,6 +46,7 @@ class NamedCorpora {
 
   const DatasetConfig& config_;
   DataPaths paths_;
+  std::function<void()> working_;
   std::map<std::string, std::shared_ptr<const IndexedDataset>> opened_;
   std::array<PartSize, 3> sizes_ = {};
 };

@@ -24,7 +24,7 @@ int64_t token_place(const IndexedDataset& data, int64_t i) {
 class Opener {
  public:
   Opener(const DatasetConfig& config, const DatasetContext& context)
-      : config_(config), context_(context), corpora_(config) {}
+      : config_(config), context_(context), corpora_(config, context.reading.working) {}
 
   TokenDatasets open(Datasets& about) {
     TokenDatasets sets;

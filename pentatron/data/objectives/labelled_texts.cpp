@@ -31,8 +31,8 @@ std::string json_lines(const DatasetConfig& config) {
 /// Reads one file.
 class LabelledTexts::Reader {
  public:
-  Reader(const DatasetConfig& config, const Options& options, File& out)
-      : config_(config), options_(options), out_(out) {}
+  Reader(const DatasetConfig& config, const Options& options, ReadingProgress& progress, File& out)
+      : config_(config), options_(options), progress_(progress), out_(out) {}
 
   void read(const InputFile& file) {
     if (file.format == FileFormat::kText) {
@@ -46,7 +46,8 @@ class LabelledTexts::Reader {
     read_records(file,
                  {.keys = {config_.text_key},
                   .more = {config_.text_pair_key, config_.label_key},
-                  .max_line_bytes = config_.max_line_bytes},
+                  .max_line_bytes = config_.max_line_bytes,
+                  .on_read = [this](int64_t disk_bytes) { progress_.add(disk_bytes); }},
                  out_.report, [this](std::string_view record, const RecordPlace& place) {
                    take(record, place);
                  });
@@ -207,6 +208,7 @@ class LabelledTexts::Reader {
 
   const DatasetConfig& config_;
   const Options& options_;
+  ReadingProgress& progress_;
   File& out_;
   bool all_texts_ = false; ///< labels of numbers too
   std::string text_;
@@ -221,8 +223,10 @@ LabelledTexts::LabelledTexts(const std::vector<std::string>& paths, const Datase
     files_.push_back(file.path);
     read_.emplace_back(options.vocab_size);
   }
-  for_each_file(read_.size(), config.num_workers,
-                [&](size_t i) { Reader(config, options, read_[i]).read(input.files[i]); });
+  ReadingProgress progress("reading labelled texts", input.files, options.reading);
+  for_each_file(read_.size(), config.num_workers, [&](size_t i) {
+    Reader(config, options, progress, read_[i]).read(input.files[i]);
+  });
   report_ = InputReport(config.on_bad_input);
   report_.ignored_files = input.ignored;
   for (const File& file : read_) {

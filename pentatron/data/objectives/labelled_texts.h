@@ -12,6 +12,7 @@
 #include "pentatron/data/config.h"
 #include "pentatron/data/field.h"
 #include "pentatron/data/input_report.h"
+#include "pentatron/data/reading_progress.h"
 #include "pentatron/data/token_buffer.h"
 #include "pentatron/data/tokenizer.h"
 
@@ -32,6 +33,7 @@ class LabelledTexts {
     /// The key of the data that decided the names, which then have no numbers; empty: the model.
     std::string names_from;
     std::string option = "dataset.path"; ///< the key that `paths` comes from
+    ReadingProgress::Options reading = {};
   };
   /// Reads `paths` with the keys and rules of `config`, which also determines how bad lines are
   /// handled. Throws DataError for a label that is not a class of `options`, and if there are no

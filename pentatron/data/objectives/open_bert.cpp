@@ -88,7 +88,7 @@ void tell_whole_documents(const NamedCorpora& corpora) {
 
 Datasets bert_from_corpora(const DatasetConfig& config, const DatasetContext& context,
                            const BertDataset::Options& options) {
-  NamedCorpora corpora(config);
+  NamedCorpora corpora(config, context.reading.working);
   const auto single = [&](const std::string& prefix, Part part) {
     const std::shared_ptr<const IndexedDataset> corpus = corpora.open(prefix);
     const IndexedStream stream(corpus, context.vocab_size);

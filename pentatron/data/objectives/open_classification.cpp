@@ -35,6 +35,7 @@ class ClassificationOpener {
     reading_.encode = make_encode();
     reading_.vocab_size = special_.vocab_size();
     reading_.class_names = context.label_names;
+    reading_.reading = context.reading;
     special_.check(context.vocab_size);
   }
 

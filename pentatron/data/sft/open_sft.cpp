@@ -82,7 +82,8 @@ class SftOpener {
                              .vocab_size = context_.vocab_size,
                              .sequence_length = context_.sequence_length,
                              .target_length = target_length_,
-                             .end_token = end_});
+                             .end_token = end_,
+                             .reading = context_.reading});
     report_.merge(texts->report());
     sets_.files.insert(sets_.files.end(), texts->files().begin(), texts->files().end());
     const int64_t tokens = texts->num_tokens(0, texts->size());

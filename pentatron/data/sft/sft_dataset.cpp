@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <system_error>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -48,14 +49,16 @@ TaughtTexts::TaughtTexts(const std::vector<std::string>& paths, const DatasetCon
       raise<DataError>("{} does not exist\n  try: a .jsonl, .json or .parquet file, or a folder "
                        "that contains such files",
                        named(path));
-  for (const InputFile& file : find_input_files(paths, options.option).files) {
+  const std::vector<InputFile> files = find_input_files(paths, options.option).files;
+  ReadingProgress progress("reading examples", files, options.reading);
+  for (const InputFile& file : files) {
     if (file.format == FileFormat::kText)
       raise<DataError>("{} is a text file, but dataset.type=sft reads JSON objects\n  try: JSON "
                        "Lines ({{\"messages\": [...]}} on each line) in a file that ends in .jsonl",
                        named(file.path.string()));
     files_.push_back(file.path);
     try {
-      read(file, config, tokenizer, options);
+      read(file, config, tokenizer, options, progress);
     } catch (const MalformedArray& error) { // the elements before the error stay
       report_.bad(BadInput::kBrokenFile, damaged_file(file.path, error.what()));
     }
@@ -108,13 +111,17 @@ std::vector<std::string> TaughtTexts::incomplete() const {
 }
 
 void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
-                       const Tokenizer& tokenizer, const Options& options) {
+                       const Tokenizer& tokenizer, const Options& options,
+                       ReadingProgress& progress) {
   const std::filesystem::path& file = input.path;
   const auto source = open_input(input, {}, taught_members(config.text_key));
   RecordReader records(*source, config.max_line_bytes, file.string());
   std::string_view record;
+  int64_t told = 0;
   for (auto status = records.next(record); status != RecordReader::Status::kEnd;
        status = records.next(record)) {
+    const int64_t consumed = source->consumed_bytes();
+    progress.add(consumed - std::exchange(told, consumed));
     const auto bad = [&](BadInput kind, std::string reason, std::string remedy = {}) {
       report_.bad(kind, {.file = file.string(),
                          .number = records.number(),
@@ -148,6 +155,7 @@ void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
                          : std::string(remedy));
     }
   }
+  progress.add(input.size_bytes - told); // some sources do not count
 }
 
 void TaughtTexts::add(TaughtText text, const Options& options) {

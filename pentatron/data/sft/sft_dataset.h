@@ -7,6 +7,7 @@
 
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/input_files.h"
+#include "pentatron/data/reading_progress.h"
 #include "pentatron/data/sft/taught_text.h"
 
 namespace pentatron::data {
@@ -23,6 +24,7 @@ class TaughtTexts {
     std::optional<int64_t> target_length = {};
     int32_t end_token = -1; ///< of one: behind prompts and answers
     bool warns = true;      ///< of tools that are not learned
+    ReadingProgress::Options reading = {};
   };
   /// Reads JSON lines and arrays of objects (taught_text.h), each also as .gz or .zst, and Parquet
   /// files with columns of their names. `config` determines how bad lines are handled. Skips
@@ -49,7 +51,7 @@ class TaughtTexts {
  private:
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
   void read(const InputFile& input, const DatasetConfig& config, const Tokenizer& tokenizer,
-            const Options& options);
+            const Options& options, ReadingProgress& progress);
   void add(TaughtText text, const Options& options);
   void add_pair(TaughtText text, const Options& options);
   void append(const TaughtText& text);

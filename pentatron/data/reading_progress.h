@@ -1,0 +1,36 @@
+/// Progress of files that are read, for people and for ranks that wait.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "pentatron/base/progress.h"
+#include "pentatron/data/input_files.h"
+
+namespace pentatron::data {
+
+class ReadingProgress {
+ public:
+  struct Options {
+    std::function<void()> working = {}; ///< called from time to time as long as reading goes on
+    bool draw = true;                   ///< a progress line on a terminal
+  };
+  /// `label` as of base/progress.h. The console shows nothing if messages of this thread do not go
+  /// there.
+  ReadingProgress(std::string label, std::span<const InputFile> files, Options options);
+
+  /// Says that work went on, and how much more of the files, as they lie on the disk, is done. Any
+  /// thread.
+  void add(int64_t disk_bytes);
+
+ private:
+  Options options_;
+  bool shown_;
+  std::atomic<int64_t> done_{0};
+  Progress line_;
+};
+
+} // namespace pentatron::data
