@@ -162,8 +162,9 @@ std::string states(pid_t parent) {
 }
 
 TEST_F(Signals, CtrlZStopsTheRanksAndTheyGoOn) {
-  const pid_t child = start(endless({"--ranks=2", "--backend=sockets", "dist.heartbeat_s=0.2",
-                                     "dist.timeout_s=2", "train.micro_batch_size=1"}));
+  const pid_t child =
+      start(endless({"--ranks=2", "--backend=sockets", "dist.heartbeat_s=0.2", "dist.timeout_s=2",
+                     "train.micro_batch_size=1", "kernels=order"}));
   ASSERT_TRUE(within(60, [&] { return metrics() > 500; })) << err();
   ::kill(child, SIGTSTP);
   ASSERT_TRUE(within(10, [&] { return states(child) == "TTT"; })) << states(child);

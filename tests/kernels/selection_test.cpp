@@ -353,8 +353,8 @@ TEST(Measure, TellsOfItsProgress) {
   size_t told = 0;
   options.progress = [&] { ++told; };
   const size_t measured = measure(all_op_classes(), options).size();
-  EXPECT_GE(told, measured);
-  EXPECT_GT(told, 0u);
+  EXPECT_GT(measured, 0u);
+  EXPECT_GE(told, 6 * measured) << "two entries, three runs each";
 }
 
 TEST(CompleteSelection, LeavesADisturbedClassOpenForTheNextStart) {

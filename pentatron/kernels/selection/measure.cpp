@@ -63,13 +63,17 @@ Measurement measure_class(const Probe& probe, const std::vector<int>& candidates
     return probe.entries[static_cast<size_t>(candidates[i])];
   };
   std::vector<Timing> timings(candidates.size());
-  for (size_t i = 0; i < timings.size(); ++i) entry(i).run(); // warms caches and buffers up
+  for (size_t i = 0; i < timings.size(); ++i) { // warms caches and buffers up
+    options.progress();
+    entry(i).run();
+  }
   const Clock::time_point begin = Clock::now();
   bool enough = false, alone = true;
   for (int round = 1; !enough; ++round) {
     const double fastest = fastest_of(timings);
     for (Timing& timing : timings) {
       if (round > kLeastRounds && timing.is_far_behind(fastest, alone)) continue;
+      options.progress();
       const TimedRun run = options.time(entry(static_cast<size_t>(&timing - timings.data())).run);
       timing.add(run);
       alone = alone && !run.disturbed;
@@ -123,7 +127,6 @@ std::vector<Measurement> measure(const std::vector<OpClass>& classes,
   ProbeMemory memory;
   const Clock::time_point begin = Clock::now();
   for (const OpClass c : classes) {
-    options.progress();
     if (is_left_out(c, options)) continue;
     const std::vector<int> candidates = describe_probe(c).candidates();
     if (candidates.empty() || (candidates.size() == 1 && !options.single_candidates)) continue;

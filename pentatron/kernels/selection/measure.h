@@ -21,7 +21,7 @@ struct MeasureOptions {
   /// While other programs run, a class is repeated up to this long until each entry had five
   /// undisturbed runs, and no further class is begun after so many seconds in all.
   double patience_per_class_s = 0.1, patience_s = 4;
-  std::function<void()> progress = [] {};                          ///< called before each class
+  std::function<void()> progress = [] {};                          ///< called before each run
   std::function<TimedRun(const std::function<void()>&)> time = {}; ///< none: a RunTimer
 };
 
