@@ -271,7 +271,7 @@ struct DatasetConfig {
             "decoder_seq_length", &C::decoder_seq_length,
             "type=t5 and sft: number of tokens in each target; 0: with type=t5, the number that "
             "train.seq_length input tokens need; with type=sft, train.seq_length")
-            .min(0),
+            .range(0, 0x1p30),
         config::field(
             "vocab_extra_ids", &C::vocab_extra_ids,
             "type=t5: number of span markers to add above the vocabulary if the tokenizer "
