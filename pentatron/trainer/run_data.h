@@ -25,8 +25,8 @@ RunData open_run_data(const Config& config);
 
 /// The same as a rank of a run. Collective: where dataset.data_cache_path names no folder,
 /// processes of one machine that need an order of samples share it, in /dev/shm or on the disk of
-/// TMPDIR or /tmp; all ranks log a warning if one of them can take no part. While a rank reads
-/// text, others may wait for it longer than dist.timeout_s.
+/// TMPDIR or /tmp; all ranks log a warning if one of them can take no part. While a rank opens
+/// data, others may wait for it longer than dist.timeout_s.
 RunData open_run_data(const Config& config, const comm::Group& world);
 
 /// How a data-parallel rank loads training samples, after so many that are consumed.
