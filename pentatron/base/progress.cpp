@@ -58,6 +58,7 @@ std::string Progress::counts(double now) const {
 void Progress::update(int64_t done, std::string_view text) {
   if (!log::on_console()) return;
   const std::lock_guard lock(mutex_);
+  const bool ends = done_ < total_ && done >= total_;
   done_ = std::max(done_, done); // several threads may be out of order
   const double now = monotonic_s();
   if (!log::is_terminal()) {
@@ -69,7 +70,7 @@ void Progress::update(int64_t done, std::string_view text) {
     log::info("{}: {:.0f}%, {}{}{}", label_, share, how_many, text.empty() ? "" : ", ", text);
     return;
   }
-  if (!options_.draw || (now < next_draw_s_ && done_ != total_)) return;
+  if (!options_.draw || (now < next_draw_s_ && !ends)) return;
   next_draw_s_ = now + 0.1;
   // Two columns stay free for the terminal's ^C, and a full line would wrap.
   log::set_progress(

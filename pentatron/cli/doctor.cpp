@@ -38,7 +38,8 @@ std::vector<trainer::Finding> print_kernels(const trainer::CpuTime& begin) {
                                     trainer::disturbance().what, counted(found.unmeasured, "kind")),
                         trainer::disturbance().remedy + ", then start doctor again"});
   if (file.empty()) return findings;
-  fmt::print("The choices are stored in {}; remove the file to measure again.\n", file.string());
+  fmt::print("The choices that could be made are stored in {}; remove the file to measure again.\n",
+             file.string());
   if (trainer::find_contention(begin, trainer::read_cpu_time(), at::get_num_threads()))
     return findings;
   for (std::string& slow : kernels::slow_choices(found.selection, measured))

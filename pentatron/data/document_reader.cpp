@@ -82,14 +82,13 @@ struct Damage {
 class GuardedSource final : public ByteSource {
  public:
   /// `on_read`: see ReadOptions; it must outlive the source.
-  GuardedSource(std::unique_ptr<ByteSource> source, int64_t size_bytes,
+  GuardedSource(std::unique_ptr<ByteSource> source,
                 const std::function<void(int64_t disk_bytes)>& on_read)
-      : source_(std::move(source)), size_bytes_(size_bytes), on_read_(on_read) {}
+      : source_(std::move(source)), on_read_(on_read) {}
   size_t read(char* buffer, size_t capacity) override {
     try {
       const size_t n = source_->read(buffer, capacity);
-      // Some sources do not count.
-      const int64_t consumed = n == 0 ? size_bytes_ : source_->consumed_bytes();
+      const int64_t consumed = source_->consumed_bytes();
       if (on_read_) on_read_(consumed - std::exchange(told_, consumed));
       return n;
     } catch (const DataError& error) {
@@ -99,7 +98,6 @@ class GuardedSource final : public ByteSource {
 
  private:
   std::unique_ptr<ByteSource> source_;
-  int64_t size_bytes_;
   const std::function<void(int64_t disk_bytes)>& on_read_;
   int64_t told_ = 0;
 };
@@ -164,8 +162,7 @@ void read_records(const InputFile& file, const RecordOptions& options, InputRepo
                   const std::function<void(std::string_view, const RecordPlace&)>& take) {
   if (!begin_file(file, report)) return;
   try {
-    GuardedSource source(open_input(file, options.keys, options.more), file.size_bytes,
-                         options.on_read);
+    GuardedSource source(open_input(file, options.keys, options.more), options.on_read);
     take_records(file, source, options, report, take);
   } catch (const Damage& damage) {
     report_damage(file, damage.message, report);
@@ -179,7 +176,7 @@ void read_documents(const InputFile& file, const ReadOptions& options, DocumentS
   if (file.format == FileFormat::kText) {
     if (!begin_file(file, report)) return;
     try {
-      GuardedSource source(open_input(file, {}), file.size_bytes, options.on_read);
+      GuardedSource source(open_input(file, {}), options.on_read);
       TextFile(file, source, sink, report).read();
     } catch (const Damage& damage) {
       sink.drop_document();

@@ -9,10 +9,13 @@
 #include <thread>
 #include <vector>
 
+#include "pentatron/base/log.h"
+
 namespace pentatron::data {
 
-/// Calls work(i) for each i below `count`, in up to `threads` threads. What is thrown for the
-/// lowest i is thrown again, whatever the threads' speed; the calls after it are not begun then.
+/// Calls work(i) for each i below `count`, in up to `threads` threads, whose messages go where
+/// those of this one go. What is thrown for the lowest i is thrown again, whatever the threads'
+/// speed; the calls after it are not begun then.
 template <class F> void for_each_file(size_t count, int64_t threads, const F& work) {
   std::vector<std::exception_ptr> errors(count);
   std::atomic<size_t> next{0};
@@ -29,7 +32,12 @@ template <class F> void for_each_file(size_t count, int64_t threads, const F& wo
   {
     std::vector<std::jthread> workers;
     const auto most = std::min<size_t>(count, static_cast<size_t>(std::max<int64_t>(threads, 1)));
-    for (size_t i = 1; i < most; ++i) workers.emplace_back(run);
+    const log::ThreadSettings log = log::thread_settings();
+    for (size_t i = 1; i < most; ++i)
+      workers.emplace_back([&] {
+        log::set_thread_settings(log);
+        run();
+      });
     run();
   }
   for (const std::exception_ptr& error : errors)

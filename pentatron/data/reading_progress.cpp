@@ -16,13 +16,13 @@ int64_t size_of(std::span<const InputFile> files) {
 
 ReadingProgress::ReadingProgress(std::string label, std::span<const InputFile> files,
                                  Options options)
-    : options_(std::move(options)), shown_(log::on_console()),
-      line_(std::move(label), size_of(files),
-            {.unit = Progress::Unit::kBytes, .draw = options_.draw}) {}
+    : options_(std::move(options)), line_(std::move(label), size_of(files),
+                                          {.unit = Progress::Unit::kBytes, .draw = options_.draw}) {
+}
 
 void ReadingProgress::add(int64_t disk_bytes) {
   const int64_t done = done_ += disk_bytes;
-  if (shown_) line_.update(done);
+  line_.update(done);
   if (options_.working) options_.working();
 }
 

@@ -15,20 +15,18 @@ namespace pentatron::data {
 class ReadingProgress {
  public:
   struct Options {
-    std::function<void()> working = {}; ///< called from time to time as long as reading goes on
+    std::function<void()> working = {}; ///< called as long as reading goes on, by several threads
     bool draw = true;                   ///< a progress line on a terminal
   };
-  /// `label` as of base/progress.h. The console shows nothing if messages of this thread do not go
-  /// there.
+  /// `label` as of base/progress.h.
   ReadingProgress(std::string label, std::span<const InputFile> files, Options options);
 
   /// Says that work went on, and how much more of the files, as they lie on the disk, is done. Any
-  /// thread.
+  /// thread; the progress is shown where its messages go.
   void add(int64_t disk_bytes);
 
  private:
   Options options_;
-  bool shown_;
   std::atomic<int64_t> done_{0};
   Progress line_;
 };

@@ -185,8 +185,8 @@ struct Wanted {
 /// of equals).
 inline constexpr const char* kTokenLogProbs = "token_log_probs";
 inline constexpr const char* kTokenHits = "token_hits";
-/// By name: "loss" (scaled), and what was wanted: "logits", "hidden", ...; on ranks that compute
-/// it.
+/// By name: "loss" (scaled), and what was wanted: "logits", "last_hidden_state", ...; on ranks that
+/// compute it.
 using PassResults = std::map<std::string, at::Tensor, std::less<>>;
 
 struct ForwardContext {

@@ -204,7 +204,8 @@ Examples read_examples(const Config& config, int64_t limit) {
                         : data::open_chat_template(config.tokenizer.path, config.dataset.chat_date),
           .vocab_size = config.model.vocab_size,
           .sequence_length = limit,
-          .warns = false}); // the run reads them again
+          .warns = false, // the run reads them again
+          .reading = {.draw = config.logger.progress != ProgressBar::kOff}});
   return examples;
 }
 

@@ -26,7 +26,7 @@ RunData open_run_data(const Config& config);
 /// The same as a rank of a run. Collective: where dataset.data_cache_path names no folder,
 /// processes of one machine that need an order of samples share it, in /dev/shm or on the disk of
 /// TMPDIR or /tmp; all ranks log a warning if one of them can take no part. While a rank opens
-/// data, others may wait for it longer than dist.timeout_s.
+/// data and tells of progress (ReadingProgress), others may wait longer than dist.timeout_s.
 RunData open_run_data(const Config& config, const comm::Group& world);
 
 /// How a data-parallel rank loads training samples, after so many that are consumed.

@@ -61,6 +61,16 @@ TEST(Progress, IsTheLastLineOfATerminalUntilItsEnd) {
   EXPECT_THAT(text, EndsWith("100% 2/2 b\r\033[K\r\033[Kend\n"));
 }
 
+TEST(Progress, DrawsItsEndOnce) {
+  const test::LogCapture console(true);
+  Progress bar("train", 2);
+  for (int i = 0; i < 1000; ++i) bar.update(2);
+  const std::string text = console.text();
+  size_t draws = 0;
+  for (size_t at = 0; (at = text.find("100%", at)) != std::string::npos; ++at) ++draws;
+  EXPECT_LT(draws, 100u) << "at most ten a second";
+}
+
 TEST(Progress, IsNotDrawnWhereItIsTurnedOff) {
   const test::LogCapture console(true);
   {

@@ -134,7 +134,8 @@ TEST_F(Parquet, ListsAndStructsAreConversationsAndTokens) {
   const auto samples = [&](const std::string& file) {
     return call("inspect samples --tokenizer bytes --index 0,1 --sequence-length 64 --sft " + file);
   };
-  EXPECT_EQ(samples("in/chats.parquet"), samples("chats.jsonl"));
+  const std::string of_rows = samples("in/chats.parquet"), of_lines = samples("chats.jsonl");
+  EXPECT_EQ(of_rows.substr(of_rows.find('{')), of_lines.substr(of_lines.find('{')));
   preprocess("--input in/chats.parquet --json-keys ids --output a");
   preprocess("--input chats.jsonl --json-keys ids --output b");
   EXPECT_TRUE(both("a_ids_document") == both("b_ids_document"));

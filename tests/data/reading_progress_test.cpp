@@ -2,6 +2,8 @@
 #include "pentatron/data/reading_progress.h"
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <set>
@@ -16,6 +18,7 @@
 #include "pentatron/base/log.h"
 #include "pentatron/data/dataset.h"
 #include "pentatron/data/objectives/labelled_texts.h"
+#include "pentatron/data/parallel_files.h"
 #include "pentatron/data/sft/sft_dataset.h"
 #include "tests/data/data_files.h"
 #include "tests/data/megatron_files.h"
@@ -26,9 +29,9 @@ namespace pentatron::data {
 namespace {
 
 /// Writes down how often it was told of progress when it encoded each text.
-class DiaryTokenizer final : public Tokenizer {
+class DiaryTokenizer : public Tokenizer {
  public:
-  explicit DiaryTokenizer(const int& told) : told_(told) {}
+  explicit DiaryTokenizer(const std::atomic<int>& told) : told_(told) {}
   std::string name() const override { return "diary"; }
   int64_t vocab_size() const override { return 2; }
   int32_t eod() const override { return 1; }
@@ -41,8 +44,20 @@ class DiaryTokenizer final : public Tokenizer {
 
   mutable std::set<int> seen;
 
- private:
-  const int& told_;
+ protected:
+  const std::atomic<int>& told_;
+};
+
+/// Encodes no text before somebody was told of progress, or for ten seconds.
+class PatientTokenizer final : public DiaryTokenizer {
+ public:
+  using DiaryTokenizer::DiaryTokenizer;
+  void encode(std::string_view text, std::vector<int32_t>& tokens) const override {
+    if (text.empty()) return; // which asks for the template of special tokens
+    for (int i = 0; i < 1000 && told_ == 0 && seen.empty(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    DiaryTokenizer::encode(text, tokens);
+  }
 };
 
 class ReadingTells : public testing::Test {
@@ -51,7 +66,7 @@ class ReadingTells : public testing::Test {
     return {.working = [this] { ++told; }};
   }
   const TemporaryFolder folder;
-  int told = 0;
+  std::atomic<int> told{0};
   const DiaryTokenizer tokenizer{told};
   const std::string text = std::string(2'000'000, 'x'); // more than is read at once
 };
@@ -89,19 +104,40 @@ TEST_F(ReadingTells, OfEachIndexedCorpusOfAPart) {
                            .validation_samples = 2,
                            .test_samples = 2,
                            .reading = counting()});
-    return told;
+    return told.load();
   };
   EXPECT_EQ(open({}), 3 * 2);
-  EXPECT_EQ(open({.order = SampleOrder::kMegatron}), 3 * 2);
+  EXPECT_GT(open({.order = SampleOrder::kMegatron}), 3 * 2) << "lengths are read, too";
 }
 
-/// What a terminal gets when half of a file was read: by another thread, as most files are.
+TEST_F(ReadingTells, ThroughTheContextOfEachType) {
+  const std::string line = R"({"text": "A. B.", "label": 1, "messages": [)"
+                           R"({"role": "user", "content": "Q"}, )"
+                           R"({"role": "assistant", "content": "A"}]})"
+                           "\n";
+  const std::string file = folder.write("a.jsonl", line + line + line + line + line);
+  for (const DatasetType type :
+       {DatasetType::kText, DatasetType::kBert, DatasetType::kSft, DatasetType::kClassification}) {
+    told = 0;
+    const auto patient = std::make_shared<PatientTokenizer>(told);
+    DatasetContext context{.sequence_length = 8,
+                           .vocab_size = 1000,
+                           .fields = {{.name = "input_ids"}},
+                           .tokenizer = patient,
+                           .reading = counting()};
+    if (type == DatasetType::kClassification) context.fields.push_back(label_field(""));
+    open_datasets({.type = type, .path = file, .split = "1"}, context);
+    EXPECT_FALSE(patient->seen.contains(0)) << "type " << static_cast<int>(type);
+  }
+}
+
+/// What a terminal gets when a part of a file was read: by other threads, as most files are.
 std::string shown(const ReadingProgress::Options& options, bool console) {
   const test::LogCapture terminal(true);
   std::jthread([&] { // what a rank is
     log::set_thread_output(nullptr, console);
     ReadingProgress progress("reading", std::array{InputFile{.size_bytes = 10}}, options);
-    std::jthread([&] { progress.add(5); }).join();
+    for_each_file(4, 4, [&](size_t) { progress.add(1); });
   })
       .join();
   return terminal.text();

@@ -10,6 +10,7 @@
 #include "pentatron/base/atomic_file.h"
 #include "pentatron/base/error.h"
 #include "pentatron/base/hf_cache.h"
+#include "pentatron/base/json.h"
 #include "pentatron/base/naming.h"
 #include "pentatron/base/own_files.h"
 #include "pentatron/base/sha256.h"

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "pentatron/base/json.h"
 #include "pentatron/checkpoint/adapters/peft_files.h"
 #include "pentatron/checkpoint/model_source.h"
 

@@ -14,7 +14,7 @@ const Blend* NamedCorpora::blend(Part part) const {
 }
 
 std::shared_ptr<const IndexedDataset> NamedCorpora::open(const std::string& prefix) {
-  if (working_) working_();
+  tell_working();
   auto& entry = opened_[prefix];
   if (entry == nullptr)
     entry = naming(key_of(prefix), prefix,

@@ -18,7 +18,7 @@ namespace pentatron::data {
 
 class NamedCorpora {
  public:
-  /// `working` is called whenever a part opens a corpus; it may be empty.
+  /// `working`: see ReadingProgress; called whenever a part opens a corpus. It may be empty.
   NamedCorpora(const DatasetConfig& config, std::function<void()> working)
       : config_(config), paths_(find_data_paths(config)), working_(std::move(working)) {}
 
@@ -29,6 +29,10 @@ class NamedCorpora {
 
   /// Opens a corpus once.
   std::shared_ptr<const IndexedDataset> open(const std::string& prefix);
+  /// Says that work on a corpus goes on.
+  void tell_working() const {
+    if (working_) working_();
+  }
   /// The range of a corpus that belongs to the part, in the stable order.
   StreamRange range(const TokenStream& corpus, Part part) const;
   /// Adds this range to the size of the part.

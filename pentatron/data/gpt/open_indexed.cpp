@@ -85,6 +85,7 @@ class Opener {
     const SequenceLengths lengths{.first_sequence = range.begin,
                                   .count = range.end - range.begin,
                                   .read = [&](int64_t begin, std::span<int32_t> out) {
+                                    corpora_.tell_working();
                                     data->read_lengths(range.begin + begin, out);
                                   }};
     return std::make_shared<GptDataset>(data,

@@ -155,7 +155,7 @@ void TaughtTexts::read(const InputFile& input, const DatasetConfig& config,
                          : std::string(remedy));
     }
   }
-  progress.add(input.size_bytes - told); // some sources do not count
+  progress.add(source->consumed_bytes() - told);
 }
 
 void TaughtTexts::add(TaughtText text, const Options& options) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "pentatron/base/error.h"
+#include "pentatron/base/json.h"
 #include "pentatron/data/sft/read_example.h"
 #include "pentatron/data/tokenizer/chat_messages.h"
 

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "pentatron/base/json.h"
 #include "pentatron/data/sft/chat_text.h"
 #include "pentatron/data/tokenizer.h"
 
