@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds everything with warnings as errors, and runs the tests.
 #
-#   scripts/test.sh                 all tests that need no GPU; ends with ctest's summary
+#   scripts/test.sh                 all tests but the long ones and those for GPUs; ends with ctest's summary
 #   scripts/test.sh --full [KIND]   the long proofs: all of them, or one kind
 #     matrix    every layout against one rank, in-process up to 16 ranks and under MPI up to 8; bf16 over ten seeds; every size
 #               of every pipeline schedule against deadlocks
