@@ -50,7 +50,7 @@ def contenders(args, model, name):
     """Name, precision of a peer or none, and a command; of pentatron the program, with settings behind it, whose command
     needs an output folder."""
     precisions, dtype = CLASSES[name]
-    for precision in precisions:
+    for precision in precisions if args.python else ():
         yield f"Hugging Face eager, {precision}", precision, hf(args, model, precision, False)
         yield f"Hugging Face compiled, {precision}", precision, hf(args, model, precision, True)
     if args.pentatron:
@@ -134,7 +134,7 @@ def table(model, name, results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True, help="a Python with torch and transformers")
+    parser.add_argument("--python", default="", help="a Python with torch and transformers; without it no peer is timed")
     parser.add_argument("--pentatron", default="", help="the program; without it only the peers are timed")
     parser.add_argument("--also", action="append", default=[], metavar="NAME=PROGRAM", help="another build of pentatron")
     parser.add_argument("--models", default=",".join(MODEL))
