@@ -147,6 +147,8 @@ def main():
     parser.add_argument("--cache", default=os.path.join(tempfile.gettempdir(), "pentatron_inductor"))
     parser.add_argument("--out", default="peers.json")
     args = parser.parse_args()
+    if not (args.python or args.pentatron or args.also):
+        parser.error("nothing to time; try: --pentatron build/release/pentatron")
     args.cache = os.path.abspath(args.cache)  # the compiler runs in another folder
     everything = {"device": args.device, "threads": args.threads, "rounds": args.rounds, "steps": args.steps,
                   "load_at_start": os.getloadavg()[0], "runs": {}}

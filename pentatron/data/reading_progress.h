@@ -15,8 +15,9 @@ namespace pentatron::data {
 class ReadingProgress {
  public:
   struct Options {
-    std::function<void()> working = {}; ///< called as long as reading goes on, by several threads
-    bool draw = true;                   ///< a progress line on a terminal
+    /// Called again and again while reading goes on, also by several threads at once.
+    std::function<void()> working = {};
+    bool draw = true; ///< a progress line on a terminal
   };
   /// `label` as of base/progress.h.
   ReadingProgress(std::string label, std::span<const InputFile> files, Options options);

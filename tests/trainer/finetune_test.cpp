@@ -12,6 +12,7 @@
 
 #include "pentatron/base/error.h"
 #include "tests/cli/letter_model.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/quiet_log.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/tiny_run.h"
@@ -22,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(FinetuneSettings, SamplesAreAsLongAsTheLongestExample) {
   EXPECT_EQ(finetune_seq_length({.examples = 9, .longest = 601, .limit = 2048}), 640);
@@ -89,6 +91,16 @@ TEST_F(FinetuneRuns, ChooseWhatIsNotGiven) {
   FinetuneRequest more = request();
   more.epochs = 6;
   EXPECT_EQ(make_finetune_run(more).config.train.train_iters, 2 * run.config.train.train_iters);
+}
+
+TEST_F(FinetuneRuns, ShowHowFarTheyHaveReadUnlessProgressIsOff) {
+  const auto shown = [&](const std::string& progress) {
+    const test::LogCapture terminal(true);
+    make_finetune_run(request({progress}));
+    return terminal.text();
+  };
+  EXPECT_THAT(shown("logger.progress=auto"), HasSubstr("reading examples"));
+  EXPECT_THAT(shown("logger.progress=off"), Not(HasSubstr("reading examples")));
 }
 
 TEST_F(FinetuneRuns, RefuseWhatIsSaidTwice) {
